@@ -96,25 +96,27 @@ def joined_call(pieces: Sequence[ToolCallDelta]) -> Call:
 
 
 class CollectedChoice(msgspec.Struct):
-    """One choice so far, in pieces: joining them at the end keeps long answers linear.
-
-    `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
-    ended. `opaque`: the finished blocks that one dialect alone reads, by dialect, and `opaque_end`: the server's event
-    that ended the answer. `refused`: the places of the pieces that are a refusal. `annotations`: what the text cites.
-    """
+    """One choice so far, in pieces: joining them at the end keeps long answers linear."""
 
     echo: str = ""
+    """The prompt that it repeats before its answer."""
     pieces: list[str] = []
     thoughts: list[str] = []
     logprobs: list[TextLogprob] = []
+    """Log-probabilities of the prompt and the answer."""
     calls: list[list[ToolCallDelta]] = []
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None
+    """The request's usage, once it has ended."""
     opaque: dict[Dialect, list[Opaque]] = {}
+    """The finished blocks that only one dialect reads, by dialect."""
     opaque_end: OpaquePiece | None = None
+    """The server's event that ended the answer."""
     refused: list[int] = []
+    """The places of the pieces that are a refusal."""
     annotations: list[UrlCitation] = []
+    """What the text cites."""
 
     def take(self, delta: Delta) -> None:
         if delta.echo:

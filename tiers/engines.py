@@ -16,20 +16,21 @@ Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tiers with equal specs share one process.
-
-    `model`: a file or folder, a Hugging Face id (`org/name`, with `:QUANT` for one GGUF file of several), or a name in
-    Ollama's library. `args` are added to the program's command line as they are, `env` to its environment. `revision`:
-    branch, tag or commit of the Hugging Face id; the first download pins the commit. A start that takes longer than
-    `start_timeout_seconds` has failed.
-    """
+    """A server program that AIO starts. Tiers with equal specs share one process."""
 
     kind: EngineKind
     model: str
+    """A file or folder, a Hugging Face id (`org/name`, with `:QUANT` for one GGUF file of several), or a name in
+    Ollama's library.
+    """
     args: tuple[Argument, ...] = ()
+    """Added to the program's command line as they are."""
     env: dict[str, Argument] = {}
+    """Added to its environment."""
     revision: str = ""
+    """Branch, tag or commit of the Hugging Face id; the first download pins the commit."""
     start_timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 1200.0
+    """A start that takes longer has failed."""
 
     @property
     def answering(self) -> list[object]:
@@ -41,19 +42,22 @@ EngineState = Literal["starting", "ready", "down"]
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail`: what it is doing or what went wrong, as one sentence. `url`: the base URL of its API, set while it is
-    ready. `start`: how many times the program was started; every start after the first is a restart. `context`: the
-    longest sequence in tokens that it reports, if it does. `log`: the file of its output. `key`: what requests carry;
-    it is made at every start and never shown."""
+    """The state of an engine."""
 
     state: EngineState
     detail: str
+    """What it is doing or what went wrong, as one sentence."""
     program: str = ""
     url: str = ""
+    """The base URL of its API, set while it is ready."""
     start: int = 0
+    """How many times the program was started; every start after the first is a restart."""
     context: int | None = None
+    """The longest sequence in tokens that it reports, if it does."""
     log: str = ""
+    """The file of its output."""
     key: str = ""
+    """The key that requests carry; it is made at every start and never shown."""
 
     @property
     def restarts(self) -> int:
@@ -73,24 +77,31 @@ ModelForm = Literal["gguf", "folder", "name"]
 
 @dataclass(frozen=True)
 class EngineProgram:
-    """One engine. `name`: the program on PATH. `install`: how to get it, completing "install it: …". `wire`: the
-    `remote.kind` of its API. `health`: path of a GET that answers 200 once the model can be used. `owned_options`: the
-    options that AIO sets itself. `options` and `environment` get the port and, if the program `takes_key`, the key that
-    requests must carry: without one, any web page in a browser of this machine could ask it (Ollama refuses other
-    origins). `context_path`, `context`: where it reports the longest sequence, and how to read it.
-    """
+    """One engine."""
 
     name: str
+    """The program on PATH."""
     install: str
+    """How to get it, completing "install it: …"."""
     wire: Literal["openai", "vllm", "sglang", "llama-server"]
+    """The `remote.kind` of its API."""
     form: ModelForm
     health: str
+    """Path of a GET that answers 200 once the model can be used."""
     owned_options: frozenset[str]
+    """The options that AIO sets itself."""
     options: Callable[[str, str, int, str], list[str]]
+    """Returns the program's options, with the port and, if it `takes_key`, the key that requests must carry."""
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, key: {})
+    """Returns the program's environment, with the same values."""
     takes_key: bool = True
+    """Whether the program asks requests for a key. Without one, any web page in a browser of this machine could ask it
+    (Ollama refuses other origins).
+    """
     context_path: str = ""
+    """Where it reports the longest sequence."""
     context: Callable[[bytes], int | None] = field(default=lambda body: None)
+    """How to read the longest sequence from there."""
 
 
 class _Slot(msgspec.Struct):

@@ -17,33 +17,36 @@ ReplicaCondition = Literal["serving", "paused", "ejected", "probing"]
 
 
 class ReplicaTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One replica asked for one request; `seconds` until its first delta, failure, or a faster replica's delta."""
+    """One replica asked for one request."""
 
     replica: str
     outcome: TryOutcome
     seconds: float
+    """Seconds until its first delta, its failure, or a faster replica's delta."""
     error: str | None = None
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica as its balancer sees it; the mean `weight` of a tier's replicas is 1.
-
-    `condition`: `serving`; `paused` at the server's request; `ejected`; `probing`, ejected until one trial request has
-    succeeded. `available_in_seconds`: time until the next request may go there. `elsewhere`: its requests from other
-    clients, if it reports them. `ttft_seconds`: peak-sensitive moving average of the time to the first token, None
-    before the first. `requests` and `failures` count since start.
-    """
+    """One replica as its balancer sees it; the mean `weight` of a tier's replicas is 1."""
 
     replica: str
     weight: float
     condition: ReplicaCondition
+    """`serving`; `paused` at the server's request; `ejected`; or `probing`: ejected until one trial request has
+    succeeded.
+    """
     available_in_seconds: float
+    """Time until the next request may go there."""
     outstanding: int
     elsewhere: int = 0
+    """Its requests from other clients, if it reports them."""
     ttft_seconds: float | None
+    """Peak-sensitive moving average of the time to the first token; None before the first."""
     consecutive_failures: int
     requests: int
+    """Requests since start."""
     failures: int
+    """Failures since start."""
 
 
 HEADER = "x-aio-upstream-authorization"
@@ -153,17 +156,18 @@ CONTEXT_CODE = "context_length_exceeded"
 
 
 class TierError(Exception):
-    """Base class; raised itself if a tier failed in a way that a retry on another tier may fix.
-
-    The message may be shown to the caller. `tries`: the replicas that were asked, if the tier has several and none
-    answered. `chain`: what was tried before and passed over, in words for the caller; "" for one tier alone. `server`:
-    the address of the server that failed, and `reason`: what the connection said, both for operators alone.
+    """Base class; raised itself if a tier failed in a way that a retry on another tier may fix. The message may be
+    shown to the caller.
     """
 
     tries: tuple[ReplicaTry, ...] = ()
+    """The replicas that were asked, if the tier has several and none answered."""
     chain: str = ""
+    """What was tried before and passed over, in words for the caller; "" for one tier alone."""
     server: str = ""
+    """The address of the server that failed, for operators alone."""
     reason: str = ""
+    """What the connection said, for operators alone."""
 
     @property
     def for_operators(self) -> str:
@@ -179,9 +183,11 @@ class TierAnswerError(TierError):
 
 class InvalidAnswerError(TierAnswerError):
     """A finished answer, or the arguments of a call in it, does not hold for the caller's schema, or could not be
-    checked. The message names the field of the request, and the keyword. `token_ids`: what a model here had drawn."""
+    checked. The message names the field of the request, and the keyword.
+    """
 
     token_ids: tuple[int, ...] = ()
+    """The tokens that a model here had drawn."""
 
 
 class TierAnswerTooLongError(TierAnswerError):
@@ -189,9 +195,10 @@ class TierAnswerTooLongError(TierAnswerError):
 
 
 class TierUnavailableError(TierError):
-    """The tier cannot take requests now (core gone, server down, queue full); it may in `retry_after_seconds`."""
+    """The tier cannot take requests now (core gone, server down, queue full)."""
 
     retry_after_seconds: float = 1.0
+    """When it may take requests again."""
 
 
 class MissingKeyError(TierUnavailableError):
@@ -211,11 +218,12 @@ class TierLostError(TierUnavailableError):
 
 
 class TierRequestError(TierError):
-    """The request is invalid for this tier; `param` names the field. Never retried. `refused`: what a server elsewhere
-    refuses of it (`tiers.dialects.refusals.refused_in`), and `said` the status and the code with which it does."""
+    """The request is invalid for this tier; `param` names the field. Never retried."""
 
     refused: frozenset[str] = frozenset()
+    """What a server elsewhere refuses of it (`tiers.dialects.refusals.refused_in`)."""
     said: str = ""
+    """The status and the code with which the server refuses."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

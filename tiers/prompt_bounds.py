@@ -34,11 +34,13 @@ class PromptBounds(NamedTuple):
 
 
 class ImageTokens(NamedTuple):
-    """`low`: the most tokens of an image with `detail: low`, `most`: of any other."""
+    """Tokens of images."""
 
     models: str
     low: int
+    """The most tokens of an image with `detail: low`."""
     most: int
+    """The most tokens of any other image."""
     source: str
 
 

@@ -50,22 +50,25 @@ class TraceHeaders(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
-    includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
-    and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour.
-    `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell. `extras`: what
-    else it says that it bills, by the names of `tiers.dialects.extras`. `estimated`: whether a server elsewhere has not
-    counted all of it, because its answer was left or it tells no counts."""
+    """Billed token counts."""
 
     prompt_tokens: int = 0
+    """Includes `cached_tokens` and `cache_write_tokens`."""
     completion_tokens: int = 0
+    """Includes `reasoning_tokens` and discarded samples."""
     cached_tokens: int = 0
+    """Read from a prefix cache."""
     cache_write_tokens: int = 0
+    """Written by a provider into its cache and billed at a price of their own."""
     cache_write_1h_tokens: int = 0
+    """How many of the written tokens stay for an hour."""
     reasoning_tokens: int = 0
     cost_usd: float = 0.0
+    """The US dollars that the server says it charges for all this; 0 where it does not tell."""
     extras: dict[str, int] = {}
+    """What else it says that it bills, by the names of `tiers.dialects.extras`."""
     estimated: bool = False
+    """Whether a server elsewhere has not counted all of it, because its answer was left or it tells no counts."""
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
@@ -131,70 +134,83 @@ class Sent:
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
-
-    `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template. `max_tokens` None means
-    the default length of a tier in process, and no limit for a server elsewhere, unless its API needs one; always at
-    most what the context allows. `given`: fields that caller or catalogue set, so that a server elsewhere gets them
-    even with their neutral value. `passed`: the caller's fields that mean something to a provider alone, by OpenAI's
-    names. `sent`: filled as a server elsewhere gets the request; copies of it share it. `sampling.max_tokens` is
-    ignored. `extra`: the caller's fields beyond OpenAI's API that some servers know.
-    `strict_deadline`: an answer that starts after `deadline` is useless, so it may be refused early.
-    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or a share of it by
-    `reasoning_effort`. `template_variables`: further ones of the model's chat template, plain JSON; a remote server
-    gets them if its kind takes any. `include_stop`: the stop string that ends an answer is part of it. `echo`: every
-    choice starts with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any; then `max_tokens`
-    may be 0. `sampling.grammar` constrains the answer, not the thoughts before it. `tooling`: tools that the answer may
-    or must call. `response_format` is the caller's own form of the grammar, for servers that accept it. `adapter`: a
-    LoRA adapter over the tier's model; "" for the model alone (docs/reference/adapters.md). `evidence`: what a model in
-    process reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
-    piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
-    tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
-    once. `native`: the request's other fields in the form of the caller's API. `wants_opaque`: the answer is also
-    wanted as the server's dialect has it, because its reasoning may have to be given back. `continues`: the last
-    message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`). `resumes`: an
-    answer of our own engine may outlive its core: another one, or the same once it is back, goes on if this returns
-    True for the tokens that it reads again. `cache_reuse`: the expected share of such requests whose conversation goes
-    on while the provider's cache holds it; 0 marks nothing.
-    `priority`: as of a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and elsewhere as 2.
-    `credential`: the caller's own, for a tier that asks for it; what is learned from the answer holds for it alone.
-    """
+    """What a tier needs to answer; exactly one of `messages` and `prompt` is set."""
 
     request_id: str
     sampling: SamplingParams
+    """Its `max_tokens` is ignored. Its grammar constrains the answer, not the thoughts before it."""
     messages: list[Turn] | None = None
     prompt: str | list[int] | None = None
+    """Text, or token ids of the tier's model. It is continued raw, without a chat template."""
     max_tokens: int | None = None
+    """None means the default length of a tier in process, and no limit for a server elsewhere, unless its API needs
+    one; always at most what the context allows.
+    """
     stop: tuple[str, ...] = ()
     n: int = 1
     priority: int = 1
+    """As in a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and counts as 2 elsewhere.
+    """
     arrival: float = 0.0
     deadline: float | None = None
     strict_deadline: bool = False
+    """Whether an answer that starts after `deadline` is useless, so that it may be refused early."""
     salt: str = ""
     adapter: str = ""
+    """A LoRA adapter over the tier's model; "" for the model alone (docs/reference/adapters.md)."""
     reasoning_budget: int | None = None
+    """Most thinking tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`."""
     reasoning_effort: ReasoningEffort | None = None
     template_variables: dict[str, Any] = {}
+    """Further variables of the model's chat template, plain JSON; a remote server gets them if its kind takes any."""
     include_stop: bool = False
+    """Whether the stop string that ends an answer is part of it."""
     echo: bool = False
+    """Whether every choice starts with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any;
+    then `max_tokens` may be 0.
+    """
     tooling: Tooling | None = None
+    """Tools that the answer may or must call."""
     response_format: dict[str, Any] | None = None
+    """The caller's own form of the grammar, for servers that accept it."""
     evidence: EvidenceRequest | None = None
+    """What a model in process reports about its computation."""
     whole: bool = False
+    """Whether the caller needs no stream, so that a remote server may answer in one piece."""
     trace: TraceHeaders | None = None
     given: tuple[str, ...] = ()
+    """Fields that caller or catalogue set, so that a server elsewhere gets them even with their neutral value."""
     passed: dict[str, Any] = {}
+    """The caller's fields that mean something to a provider alone, by OpenAI's names."""
     extra: dict[str, Any] = {}
+    """The caller's fields beyond OpenAI's API that some servers know."""
     native: NativeRequest | None = None
+    """The request's other fields in the form of the caller's API."""
     wants_opaque: bool = False
+    """Whether the answer is also wanted as the server's dialect has it, because its reasoning may have to be given
+    back.
+    """
     continues: bool = False
+    """Whether the last message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`).
+    """
     resumes: Callable[[int], Awaitable[bool]] | None = None
+    """An answer of our own engine may outlive its core. Another core, or the same once it is back, goes on if this
+    returns True for the tokens that it reads again.
+    """
     cache_reuse: float = 0.0
+    """The expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks
+    nothing.
+    """
     credential: CallerCredential | None = None
+    """The caller's own credential, for a tier that asks for it; what is learned from the answer holds for it alone."""
     sent: Sent = msgspec.field(default_factory=Sent)
+    """Filled as a server elsewhere gets the request; copies of the request share it."""
     meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
+    """Counts the request's usage while it is answered; copies of the request share it."""
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
+    """The tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is
+    encoded once.
+    """
 
 
 MANY_TURNS = 200
@@ -216,33 +232,35 @@ def _characters(message: Turn) -> int:
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """One token as text with its log-probability and the most likely alternatives (text, bytes, logprob).
-
-    `logprob` is None only for the first token of a prompt. `start`: characters of the choice's text before the token's
-    own; None if a remote server does not report it.
-    """
+    """One token as text with its log-probability and the most likely alternatives (text, bytes, logprob)."""
 
     token: str
     token_bytes: bytes
     logprob: float | None
+    """None only for the first token of a prompt."""
     top: list[tuple[str, bytes, float]]
     start: int | None = None
+    """Characters of the choice's text before the token; None if a remote server does not report it."""
 
 
 class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a tier says of a whole request once every choice has finished: its `usage`, and where it knows them the
     merged `times` of the choices.
-
-    `thought_end`: why a thought was ended before its model ended it; of several choices the first such reason. A server
-    elsewhere gives no token ids: `streamed_tokens` is how many tokens all `pieces` of the deltas were, None where it
-    does not say. `maker`: that server and its model, as `Turn.maker`.
     """
 
     usage: Usage
     times: StepTimes = NO_TIMES
     thought_end: ThoughtEnd | None = None
+    """Why a thought was ended before its model ended it; of several choices the first such reason. A server elsewhere
+    gives no token ids: `streamed_tokens` is how many tokens all `pieces` of the deltas were, None where it does not
+    say.
+    """
     streamed_tokens: int | None = None
+    """How many tokens all `pieces` of the deltas were, since a server elsewhere gives no token ids; None where it does
+    not say.
+    """
     maker: str = ""
+    """The server elsewhere and its model, as in `Turn.maker`."""
 
     @classmethod
     def of_all(cls, ends: "Sequence[AnswerEnd]") -> "AnswerEnd":
@@ -261,17 +279,6 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with `finish_reason`.
 
     The last delta of a request, after every choice has finished, has its `end` (its `index` is 0 and its text empty).
-
-    `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
-    decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next
-    to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
-    from an in-process model: of the tokens of `token_ids`; the hidden state comes before them in its own delta.
-    `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
-    answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
-    monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
-    is how many pieces of output came at once, in the first delta of them. `opaque`: the same piece as the server's
-    dialect has it, if that was wanted; a delta may be nothing else. `refusal`: the text is what the model says instead
-    of an answer. `annotations`: what the choice's text cites.
     """
 
     index: int = 0
@@ -282,17 +289,32 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_calls: list[ToolCallDelta] = []
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
+    """The stop string of the request that ended the choice, next to its `finish_reason`. None for another end, and if a
+    remote server does not report it.
+    """
     end: AnswerEnd | None = None
     echo: bool = False
+    """Whether text and log-probabilities are the prompt's, which is the first delta of its choice."""
     prompt_logprobs: list[TokenLogprob] | None = None
+    """They pass from the decoder to a policy and leave no tier."""
     evidence: Evidence | None = None
+    """If requested from an in-process model, the evidence of the tokens of `token_ids`. The hidden state comes before
+    them in its own delta.
+    """
     tries: list[ReplicaTry] = []
+    """In the first delta of a tier with replicas, the replicas that were asked, in order."""
     at_once: bool = False
+    """Whether it is part of an answer that arrived whole, so that its arrival is not the time of its first token."""
     made_at: float | None = None
+    """When its tier gave it, in monotonic seconds; for a delta that may have been held back since."""
     pieces: int = 0
+    """How many pieces of output came at once, in the first delta of them. A server elsewhere gives no token ids."""
     opaque: OpaquePiece | None = msgspec.field(default=None, name="native")
+    """The same piece as the server's dialect has it, if that was wanted; a delta may be nothing else."""
     refusal: bool = False
+    """Whether the text is what the model says instead of an answer."""
     annotations: list[UrlCitation] | None = None
+    """What the choice's text cites."""
 
     @classmethod
     def last_of(cls, last: "Sequence[Delta]") -> "Delta":
@@ -311,14 +333,17 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's queue as routing needs it, without I/O. `running`: requests from here. `waiting`: sequences of its model
-    in process; of servers elsewhere the requests of all their clients where they tell, else ours. `down_seconds`: until
-    one that is not healthy is asked again, where that is known."""
+    """A tier's queue as routing needs it, without I/O."""
 
     healthy: bool = True
     down_seconds: float = 0.0
+    """Seconds until a tier that is not healthy is asked again, where that is known."""
     running: int = 0
+    """Requests from this process."""
     waiting: int = 0
+    """Sequences of its model in process. Of servers elsewhere, the requests of all their clients where they tell, else
+    ours.
+    """
     predicted_wait_seconds: float = 0.0
 
 
@@ -332,19 +357,6 @@ class Tier(ABC):
     - From when a model or server has the request, the request's `meter` tells what it has used: at any time at least
       the tokens of the deltas so far, those of a server elsewhere as it reported or else as estimated.
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
-    - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
-    - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
-    - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
-    - `max_output`: the most tokens that its model can answer, as published for a server elsewhere; None: not known.
-    - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
-      that API can only be its own. `is_only_server`: whether state of an unknown maker may go to the server: it
-      is the catalogue's only one, or all are servers of one's own.
-    - `is_local`: that entry's label (`tiers.catalog.consent`); False for one of no catalogue.
-    - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
-    - `is_started`: False while it starts behind a place of the catalogue: its load counts for nothing before.
-    - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
-    - `takes_chats`: False where its model, once it has started, is known to have no chat template. `continues_chats`:
-      whether it goes on from an unfinished turn of the assistant, without an instruction.
     """
 
     name: str
@@ -352,17 +364,33 @@ class Tier(ABC):
     model: str
     max_context: int
     core_name: str | None = None
+    """The catalogue's name of the core that computes the tier; None for a server elsewhere."""
     num_layers: int = 0
+    """How many layers there are to take hidden states after, where `evidence` can be had; else 0."""
     version: str = ""
+    """`Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue."""
     max_output: int | None = None
+    """The most tokens that its model can answer, as published for a server elsewhere; None if that is not known."""
     is_local: bool = False
+    """The entry's label (`tiers.catalog.consent`); False for a tier of no catalogue."""
     is_only_maker: bool = False
+    """Whether no other tier of the catalogue has the API of its server, so that sealed reasoning of that API can only
+    be its own.
+    """
     is_only_server: bool = True
+    """Whether state of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
+    one's own.
+    """
     asks_credential: bool = False
+    """Whether it answers only with the caller's own credential, which the request carries."""
     is_started: bool = True
+    """False while it starts behind a place of the catalogue: its load counts for nothing before."""
     is_target: bool = False
+    """Whether it is a target of the catalogue; `number` is then that of the tier that it stands for."""
     takes_chats: bool = True
+    """False where its model, once it has started, is known to have no chat template."""
     continues_chats: bool = False
+    """Whether it goes on from an unfinished turn of the assistant, without an instruction."""
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

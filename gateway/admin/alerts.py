@@ -31,14 +31,16 @@ class ChannelShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertSent(msgspec.Struct, frozen=True, kw_only=True):
-    """The last message about a cause in a channel. `state`: on or over; `sent_at`: epoch seconds."""
+    """The last message about a cause in a channel."""
 
     channel: str
     cause: str
     state: str
+    """"on" or "over"."""
     severity: str
     summary: str
     sent_at: float
+    """Epoch seconds."""
 
 
 class AlertsShown(msgspec.Struct, frozen=True, kw_only=True):

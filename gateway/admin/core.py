@@ -37,15 +37,12 @@ from tiers.tier import Tier
 
 
 class TierStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's queue as routing sees it, and the share of its prompts' tokens that the prefix cache saved since start.
-
-    `core`: the core that computes it, None for a remote tier. `prefix_hit_rate`: cached over prompt tokens, None before
-    the first answer. `replicas`: the servers of a tier that has several.
-    """
+    """A tier's queue as routing sees it, and the share of its prompts' tokens that the prefix cache saved."""
 
     tier: int
     model: str
     core: str | None
+    """The core that computes it; None for a remote tier."""
     healthy: bool
     running: int
     waiting: int
@@ -53,7 +50,9 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     prefix_hit_rate: float | None
+    """Cached over prompt tokens since start; None before the first answer."""
     replicas: list[ReplicaStatus]
+    """The servers of a tier that has several."""
 
 
 class CoreShown(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,9 +55,7 @@ class GuardrailOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Split a `share` of the traffic between two arms, half each; `level` and `most_probes` say when it ends. `by`:
-    what keeps its arm as long as the experiment runs: the `user` (where none is named the conversation, else the
-    request), the `key` (likewise), the `conversation`, or the `request` alone."""
+    """Split a `share` of the traffic between two arms, half each."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     share: Annotated[float, Meta(gt=0, le=1)]
@@ -65,8 +63,13 @@ class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     b: ArmOrder
     reason: Reason
     by: SplitBy = "user"
+    """What keeps its arm as long as the experiment runs: the `user` (where none is named the conversation, else the
+    request), the `key` (likewise), the `conversation`, or the `request` alone.
+    """
     level: Annotated[float, Meta(gt=0, lt=1)] = 0.05
+    """The error probability at which the experiment ends."""
     most_probes: Annotated[int, Meta(ge=1, le=MOST_PROBES)] = 1000
+    """The number of probes after which it ends."""
     guardrails: GuardrailOrder = GuardrailOrder()
 
 
@@ -144,12 +147,13 @@ UNITS = [
 
 
 class ShownExperiment(msgspec.Struct, frozen=True):
-    """A row of the list with its plan and results. `needed`: the evidence that ends it for either arm."""
+    """A row of the list with its plan and results."""
 
     row: dict[str, Any]
     plan: Plan
     results: Results
     needed: float
+    """The evidence that ends it for either arm."""
 
     def seen(self, measure: Measure) -> Guarded | None:
         """Return the guardrail on this measure at its last look, if there was one."""

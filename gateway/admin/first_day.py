@@ -45,34 +45,44 @@ _PACE_DAYS, _MOST_DAYS = 7, 365
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Expected cost and quality at every target, by the predictions of the newest `requests`; 0 without any: by an even
-    mix of the four classes at the catalogue's prices. `now`: at the active target; `then`: at the one asked about."""
+    """Expected cost and quality at every target."""
 
     requests: int
+    """The number of newest requests whose predictions count. With 0, an even mix of the four classes at the catalogue's
+    prices counts.
+    """
     now: CurveRow
+    """The figures at the active target."""
     then: CurveRow
+    """The figures at the target asked about."""
     points: list[CurveRow]
 
 
 class FirstDay(msgspec.Struct, frozen=True, kw_only=True):
-    """`probes`: requests that every tier answered; `missing`: how many more make
-    the curve a measurement; `a_day`: how many come a day, and `sentence`: all of this in words."""
+    """What the first day's requests say of routing."""
 
     estimate: Estimate
     probes: int
+    """Requests that every tier answered."""
     missing: int
+    """How many more of them make the curve a measurement."""
     a_day: float
+    """How many of them come per day."""
     sentence: str
+    """All of this in words."""
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """Of prompts: `p_ok` and `usd` [n, tiers], the `reference` price [n] of a strongest answer, and `enough` [n], the P
-    that counts as certain (`classifier.policy.utility`)."""
+    """Predictions of prompts."""
 
     p_ok: Float
+    """[n, tiers]."""
     usd: Float
+    """[n, tiers]."""
     reference: Float
+    """[n]: the price of a strongest answer."""
     enough: Float
+    """[n]: the P that counts as certain (`classifier.policy.utility`)."""
 
 
 def at_targets(known: Predicted, targets: Sequence[float]) -> list[CurveRow]:

@@ -21,12 +21,14 @@ NOT_READY = "not ready"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
-    ready"; `problems` names each missing part, with the reason. `labels`: their source, if answers are verified."""
+    """Whether the gateway is ready to serve."""
 
     status: str
+    """"ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not ready"."""
     problems: dict[str, str] = {}
+    """What is missing, with the reason."""
     labels: str = ""
+    """Where labels come from, if answers are verified."""
 
 
 def health_of(operations: Operations) -> Health:

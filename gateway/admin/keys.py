@@ -171,10 +171,11 @@ class BudgetRemoved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is the cursor of the next page, None on the last."""
+    """One page of budgets."""
 
     rows: list[BudgetState]
     next: str | None
+    """The cursor of the next page, None on the last."""
 
 
 @get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")

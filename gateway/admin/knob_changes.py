@@ -121,19 +121,22 @@ def part_of(tier: int) -> str:
 
 
 class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A profile by name; `keep`: across restarts of the cores, too. A `reason` is recorded with the changes."""
+    """A profile by name."""
 
     profile: str
     keep: bool = False
+    """Whether the profile holds across restarts of the cores, too."""
     reason: Annotated[str, Meta(max_length=900)] | None = None
+    """Recorded with the changes."""
 
 
 class ProfileApplied(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed, from what to what; `recorded` is False while the database is down, but the changes apply."""
+    """What changed, from what to what."""
 
     profile: str
     changed: list[KnobChange]
     recorded: bool
+    """False while the database is down, but the changes apply."""
 
 
 async def apply_profile(operations: Operations, actor: str, order: ProfileOrder) -> ProfileApplied:

@@ -63,11 +63,12 @@ class FileKnobs(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
 
 
 class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is down, but the change applies."""
+    """What changed."""
 
     knobs: K
     changed: list[KnobChange]
     recorded: bool
+    """False while the database is down, but the change applies."""
 
 
 def paths_of(part: str) -> list[str]:
@@ -125,17 +126,18 @@ PATHS = ["/knobs/core", "/knobs"]
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`models`: the current knobs, by model; `cores`: each one's core; `tuning`: the current step limits, and why.
-
-    `preferred_batch_sizes`: those that would have suited each model's batches (SPEC BS-10). `knobs`: the JSON schema of
-    each knob.
-    """
+    """The knobs of the cores."""
 
     models: dict[str, Knobs]
+    """The current knobs, by model."""
     cores: dict[str, str]
+    """The core of each model."""
     tuning: dict[str, Tuning | None]
+    """The current step limits, and why."""
     preferred_batch_sizes: dict[str, list[int]]
+    """Batch sizes that would have suited each model's batches (SPEC BS-10)."""
     knobs: dict[str, dict[str, Any]]
+    """The JSON schema of each knob."""
 
 
 class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,11 +147,14 @@ class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a change: `model` or `core` (all if not named), `keep` across restarts, and a `reason`."""
+    """Parameters of a change."""
 
     model: Annotated[str, Meta(max_length=256)] | None = None
+    """The model to change; all if not named."""
     core: Annotated[str, Meta(max_length=64)] | None = None
+    """The core to change; all if not named."""
     keep: bool = False
+    """Whether the change holds across restarts."""
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
 
@@ -259,11 +264,12 @@ class ReplicasShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is down, but the change applies."""
+    """What changed."""
 
     tiers: list[ReplicatedTier]
     changed: list[KnobChange]
     recorded: bool
+    """False while the database is down, but the change applies."""
 
 
 _patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
@@ -303,24 +309,25 @@ def _shown(request: HttpRequest) -> list[ReplicatedTier]:
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`current` decides, except for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
-
-    `refusal`: why the registry's latest version is not active; empty if it is.
-    """
+    """The classifier that decides."""
 
     current: str | None = None
+    """The version that decides, except for the `share` of the requests that `canary` decides on."""
     kind: str | None = None
+    """Whether it is measured, or a prior."""
     parent: str | None = None
     canary: str | None = None
     share: float = 0.0
     refusal: str = ""
+    """Why the registry's latest version is not active; empty if it is."""
 
 
 class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
-    """Also shows which versions serve, and how many `conversations` this process remembers."""
+    """The routing knobs, the versions that serve, and what this process remembers."""
 
     classifier: ClassifierShown
     conversations: int
+    """How many conversations this process remembers."""
 
 
 @endpoint(get, paths_of("routing"), None, RoutingShown, "Show the knobs of routing and the serving versions")

@@ -45,10 +45,11 @@ _REVIEWED = ("worse", UNCERTAIN)
 
 
 class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The verdict on the served answer compared with the verifier's; `comment` is for people."""
+    """The verdict on the served answer compared with the verifier's."""
 
     verdict: ReviewVerdict
     comment: Annotated[str, Meta(max_length=8192)] | None = None
+    """For people to read."""
 
 
 class Reviewable(msgspec.Struct, frozen=True):
@@ -156,9 +157,10 @@ async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
 
 
 class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`labels`: by serving version, how many of the catalogue's own labels count in its decisions."""
+    """The labels and their use."""
 
     labels: dict[str, int]
+    """By serving version, how many of the catalogue's own labels count in its decisions."""
 
 
 async def order_reset(operations: Operations, actor: str, reason: str) -> None:
@@ -203,10 +205,11 @@ class ImportList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """`labels`: how many were deleted."""
+    """The result of deleting an import."""
 
     import_id: str
     labels: int
+    """How many labels were deleted."""
 
 
 @get("/outcomes/imports", operation_class=describe(None, ImportList), summary="List imports of outcomes")

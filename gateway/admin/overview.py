@@ -39,12 +39,15 @@ WAIT_SECONDS = 1.0
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """`done`: None while the database does not answer. `how`: what to do; `link`: where."""
+    """A step of setting up."""
 
     title: str
     done: bool | None
+    """None while the database does not answer."""
     how: str
+    """What to do."""
     link: str
+    """Where to do it."""
     link_text: str
 
 
@@ -128,18 +131,21 @@ class FrontTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` and `problems` as of `/health/ready`. `tiers`: None for callers who may not see the models. `curl`: a
-    first request."""
+    """What the front page shows."""
 
     name: str = "AIO gateway"
     version: str = __version__
     status: str
+    """As of `/health/ready`."""
     problems: dict[str, str]
+    """As of `/health/ready`."""
     tiers: list[FrontTier] | None
+    """None for callers who may not see the models."""
     docs: str
     dashboard: str
     base_url: str
     curl: str
+    """A first request."""
 
 
 @get("/")

@@ -58,20 +58,20 @@ from quality.verification.sampling import WHY_NOT
 
 
 class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate, for a tier, a kind of prompts or another subject `of`, None for all of them.
-
-    `count`: number of answers or prompts; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
-    """
+    """An estimate, for a tier, a kind of prompts or another subject `of`, None for all of them."""
 
     estimate: str
     tier: int | None = None
     kind: str | None = None
     of: str | None = None
+    """The subject of the estimate, such as a tier or a kind of prompts; None for all of them."""
     count: int | None = None
+    """Number of answers or prompts. [`low`, `high`] is the 95% interval."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     flagged: bool | None = None
+    """Whether it is an alarm, or drift."""
     reason: str | None = None
 
 
@@ -167,9 +167,10 @@ class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RetrainStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """`started` is false if a retraining was running in this process."""
+    """The result of asking for a retraining."""
 
     started: bool
+    """False if a retraining was running in this process."""
 
 
 class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,11 +261,11 @@ WAIT_SECONDS = 0.1
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """The versions in the registry, and those that serve; while it is empty, the packaged classifier serves. `now` is
-    None for an unreadable registry."""
+    """The versions in the registry, and those that serve; while it is empty, the packaged classifier serves."""
 
     versions: list[str]
     now: VersionsNow | None
+    """None for an unreadable registry."""
 
 
 @get("/quality")

@@ -200,12 +200,12 @@ class SessionsShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
-    """One session's steps, oldest first, and their sums in US dollars. `strongest_usd`: on the strongest tier alone,
-    with its caches."""
+    """One session's steps, oldest first, and their sums in US dollars."""
 
     session: str
     cost_usd: float
     strongest_usd: float
+    """The cost on the strongest tier alone, with its caches."""
     steps: list[StepRow]
 
 

@@ -64,21 +64,22 @@ from quality.learning.kind_names import plain_name
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule comes to on the requests. `split`: their share by tier; `cost_usd`: a request, at the tokens that
-    were used; `cost_share` of what the strongest tier alone would cost; `no_worse`: the share of answers expected to be
-    no worse than its own."""
+    """What a rule comes to on the requests."""
 
     quality_target: float
     tau: float
     split: list[float]
+    """Shares of the requests by tier."""
     cost_usd: float
+    """Cost of a request, at the tokens that were used."""
     cost_share: float
+    """Cost as a share of what the strongest tier alone would cost."""
     no_worse: float
+    """The share of answers expected to be no worse than the strongest tier's."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """`now`: at the current target; `then`: at the one asked about. `moved`: the share of the `requests` that another
-    tier would answer. Times in epoch seconds: of the oldest and the newest.
+    """What another target would change. Times are epoch seconds, of the oldest and the newest request.
 
     Every request counts as if it left the target to the server; those that brought one of their own will keep it.
     """
@@ -87,8 +88,12 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     requests: int
     moved: float
+    """The share of the `requests` that another tier would answer. Times in epoch seconds: of the oldest and the newest.
+    """
     now: OperatingPoint
+    """Figures at the current target."""
     then: OperatingPoint
+    """Figures at the target asked about."""
 
 
 _inputs = msgspec.json.Decoder(PolicyInputs).decode
@@ -150,12 +155,12 @@ _APPLICATIONS = 8
 
 
 class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of the curve at one `threshold` of P(good enough). `cost_share`: relative to always asking the strongest
-    tier, at reference prices."""
+    """A point of the curve at one `threshold` of P(good enough)."""
 
     threshold: float
     no_worse: float
     cost_share: float
+    """Cost relative to always asking the strongest tier, at reference prices."""
 
 
 class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,16 +175,20 @@ class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KindRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of prompts at a tier below the strongest. `name` in words; a kind is a complexity class or an application:
-    a key with a system prompt (`app`, its hash). `answers` were verified; the rest as in the estimates."""
+    """A kind of prompts at a tier below the strongest. A kind is a complexity class or an application: a key with a
+    system prompt.
+    """
 
     name: str
+    """The kind in words."""
     by: str
     complexity: str | None
     key_id: str | None
     app: str
+    """Hash of the system prompt."""
     tier: int
     answers: int = 0
+    """Number of verified answers."""
     no_worse: float | None = None
     low: float = 0.0
     high: float = 1.0
@@ -192,20 +201,20 @@ class KindsShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest requests, with a summary. `labels`: how many prompts have labels; `verified`: the share of answers as
-    good as the strongest tier's, by a sample; None without one."""
+    """The newest requests, with a summary."""
 
     traffic: Traffic
     sentences: list[str]
     labels: int
+    """How many prompts have labels."""
     verified: KindShare | None
+    """The share of answers as good as the strongest tier's, by a sample; None without one."""
 
 
 class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier's price in US dollars per million tokens, and the results of `aio bench tiers`, if it ran: tasks right,
-    and mean seconds and US dollars per task. `not_better_than`: the cheapest tier that it does not significantly beat.
-    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: the source of
-    an estimated price (size, seconds or order); else empty."""
+    and mean seconds and US dollars per task.
+    """
 
     tier: int
     name: str
@@ -216,17 +225,22 @@ class TierRow(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     cost_usd: float | None = None
     not_better_than: int | None = None
+    """The cheapest tier that it does not significantly beat."""
     p_value: float | None = None
     accepted: Share | None = None
+    """The share of its verified live answers that are no worse than the strongest tier's."""
     price_estimated: str = ""
+    """The source of an estimated price (size, seconds or order); else empty."""
 
 
 class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """`measured_at` is None without a measurement; `problem` says why a measurement cannot be read."""
+    """The tiers of the catalogue side by side."""
 
     measured_at: datetime | None
+    """None without a measurement."""
     tasks: int
     problem: str
+    """Why a measurement cannot be read."""
     tiers: list[TierRow]
 
 
@@ -421,8 +435,7 @@ ROUTING_ENDPOINTS = (show_curve, show_preview, show_reliability, show_kinds, sho
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing knew of a tier: P(no worse), predicted cost and score; `ruled_out`: why another tier was
-    chosen, in words, None for the chosen one."""
+    """What routing knew of a tier: P(no worse), predicted cost and score."""
 
     tier: int
     p_ok: float
@@ -430,6 +443,7 @@ class TierChance(msgspec.Struct, frozen=True, kw_only=True):
     predicted_tokens: float | None
     score: float | None
     ruled_out: str | None
+    """Why another tier was chosen, in words; None for the chosen one."""
 
 
 def chances_of(decision: Decision) -> list[TierChance]:

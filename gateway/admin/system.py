@@ -40,12 +40,14 @@ PATIENCE_SECONDS = 2.0
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is down."""
+    """Something that the gateway depends on."""
 
     name: str
     state: State
     detail: str
+    """How long it took to answer, or why it does not."""
     policy: str
+    """What happens while it is down."""
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,21 +66,24 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemState(msgspec.Struct, frozen=True, kw_only=True):
-    """`started`: epoch seconds. `workers`: gateway processes behind this port. `problems` keep the server from serving,
-    wholly or in part. `memory`: the memory plan of each GPU group, line by line."""
+    """The state of the gateway."""
 
     version: str
     python: str
     started: float
+    """When it started, in epoch seconds."""
     workers: int
+    """Gateway processes behind this port."""
     catalogue: str
     fingerprint: str
     classifier: str | None
     problems: dict[str, str]
+    """What keeps the server from serving, wholly or in part."""
     dependencies: list[Dependency]
     schema: SchemaState
     disk: DiskState
     memory: dict[str, list[str]]
+    """The memory plan of each GPU group, line by line."""
 
 
 async def system_state(operations: Operations) -> SystemState:

@@ -63,33 +63,36 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What is tried: a `prompt` with a `system` prompt, by the rules of a `key` (name or id, "" for the signed-in
-    caller's own), at a `quality_target` (a number or a name, "" for the usual one), with at most `max_tokens`."""
+    """What is tried."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=20_000)]
     system: Annotated[str, Meta(max_length=20_000)] = ""
     key: Annotated[str, Meta(max_length=256)] = ""
+    """The name or id of the key whose rules hold; "" for the signed-in caller's own."""
     quality_target: Annotated[str, Meta(max_length=32)] = ""
+    """A number or a name; "" for the usual target."""
     max_tokens: Annotated[int, Meta(ge=1, le=16_384)] = 512
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision on a trial. `tier`: the one that routing chooses, also where it is only observed. `complexity`: the
-    likeliest class with its probability, None where no class was read."""
+    """The decision on a trial."""
 
     decision: Decision
     tier: int
+    """The tier that routing chooses, also where it is only observed."""
     chances: list[TierChance]
     complexity: tuple[Complexity, float] | None
+    """The likeliest class with its probability; None where no class was read."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """An asked answer. `failed`: why there is none, in words; else its record is set."""
+    """An asked answer."""
 
     tier: int
     request_id: str
     text: str = ""
     failed: str = ""
+    """Why there is no answer, in words; else its record is set."""
     record: Record | None = None
 
 

@@ -49,11 +49,12 @@ MAX_RETRY_AFTER = 60
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that OpenAI clients read; `param` names the offending field of the request."""
+    """The fields that OpenAI clients read."""
 
     message: str
     type: str
     param: str | None = None
+    """The offending field of the request."""
     code: str | None = None
 
 

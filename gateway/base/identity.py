@@ -48,13 +48,16 @@ def caller_request_id(header: str | None) -> str | None:
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """`span_id` is our own span's, `parent_id` the caller's, None where the trace begins here. `state`: tracestate."""
+    """Where a request stands in a distributed trace."""
 
     trace_id: int
     span_id: int
+    """The id of our own span."""
     parent_id: int | None
+    """The id of the caller's span; None where the trace begins here."""
     sampled: bool
     state: str = ""
+    """The header `tracestate`."""
 
     @property
     def headers(self) -> TraceHeaders:

@@ -27,13 +27,13 @@ CALLER = "caller"
 
 
 class BudgetRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total.
-    `subject_kind`: whose it is, the key's own or its team's."""
+    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total."""
 
     budget_id: str
     period: Period
     amount_usd: float
     subject_kind: Literal["key", "team"] = "key"
+    """Whether it is the key's own budget or its team's."""
 
     @property
     def said(self) -> str:
@@ -54,29 +54,33 @@ UNLIMITED = Allowance()
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """`key_id` is the pseudonym under which rows are recorded, None without a key; a static key's is its name.
+    """Who sends a request, and what it may do.
 
-    `tenant` separates caches and prefixes: the team where there is one, else the key. `team`: its id, `team_name` what
-    operators call it. `consent`: which tiers may see
-    its requests, and whether these may be used for more than their answers. `quality_target`: what its requests ask for
-    that name no target of their own; `min_tier`: the least tier that may answer them. `max_cost_usd`: the
-    most that one of them may be predicted to cost, None for no bound. `priority_ceiling`: the most
-    urgent class it may ask for (`Command.priority`: 0 goes first). `strict`: unknown fields of its requests are
-    refused. `aliases`: its own names of models.
+    `tenant` separates caches and prefixes: the team where there is one, else the key.
     """
 
     key_id: str | None = None
+    """The pseudonym under which rows are recorded; None without a key. A static key's is its name."""
     name: str = ""
     team: str | None = None
+    """Id of the team."""
     team_name: str | None = None
+    """What operators call the team."""
     scopes: frozenset[str] = frozenset(SCOPES)
     consent: Consent = ALL
+    """Which tiers may see its requests, and whether these may be used for more than their answers."""
     quality_target: float | None = None
+    """The target of requests that name none of their own."""
     min_tier: int | None = None
+    """The least tier that may answer its requests."""
     max_cost_usd: float | None = None
+    """The most that one of its requests may be predicted to cost; None for no bound."""
     priority_ceiling: int = 0
+    """The most urgent class it may ask for (`Command.priority`: 0 goes first)."""
     strict: bool = False
+    """Whether unknown fields of its requests are refused."""
     aliases: dict[str, str] = {}
+    """Its own names of models."""
     allowance: Allowance = UNLIMITED
 
     @property
@@ -97,22 +101,25 @@ TurnKind = Literal["main", "housekeeping", "compaction", "subagent"]
 
 
 class ClientTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a known client, or of a caller that names its conversation.
-
-    `client`: its name in `gateway.inference.clients` or `gateway.inference.front_ends`, "" for none of them. `session`:
-    its id of the session, `agent` that of an agent within it, None for the main one, and `parent` the agent or session
-    that started that one. They are hints of the caller: at most 128 plain characters each, and without meaning outside
-    the caller's key (`gateway.inference.conversations.session_digest`). `kind`: housekeeping is a title, a
-    topic check or a commit message; compaction a summary in place of a long history. `plan_mode`: a plan is asked for,
-    and nothing may be changed yet.
+    """One request of a known client, or of a caller that names its conversation. Ids are hints of the caller: at most
+    128 plain characters each, and without meaning outside the caller's key
+    (`gateway.inference.conversations.session_digest`).
     """
 
     client: str
+    """Its name in `gateway.inference.clients` or `gateway.inference.front_ends`; "" for none of them."""
     session: str | None = None
+    """The client's id of the session."""
     agent: str | None = None
+    """The client's id of an agent within the session; None for the main one."""
     parent: str | None = None
+    """The agent or session that started this one."""
     kind: TurnKind = "main"
+    """"housekeeping" is a title, a topic check or a commit message; "compaction" is a summary in place of a long
+    history.
+    """
     plan_mode: bool = False
+    """Whether a plan is asked for, and nothing may be changed yet."""
 
 
 SloName = Literal["edge", "chat", "search", "interactive", "batch"]
@@ -122,11 +129,13 @@ SERVICE_TIERS = ("priority", "default", "flex")
 
 
 class SloClass(msgspec.Struct, frozen=True, kw_only=True):
-    """`ttft_seconds`: until the first token. `priority` where the caller says none: 0 goes first."""
+    """A class of service."""
 
     name: SloName
     ttft_seconds: float
+    """Seconds until the first token."""
     priority: int
+    """The priority where the caller names none; 0 goes first."""
 
     def ttft_limit(self, objective_seconds: float, *, asked: bool) -> float:
         """Seconds until the first token that a request is held to: those of the class that was `asked` for. Without it,
@@ -161,11 +170,12 @@ MIN_ANSWER_SHARE = 16
 
 
 class PrivateMark(msgspec.Struct, frozen=True):
-    """Why only local tiers may see a request: `because` of a rule, a header or its session; `where` in the request, ""
-    for its session."""
+    """Why only local tiers may see a request."""
 
     because: str
+    """A rule, a header or its session."""
     where: str = ""
+    """Where in the request; "" for its session."""
 
     def __str__(self) -> str:
         return f"{self.because} in {self.where}" if self.where else self.because
@@ -207,15 +217,15 @@ NO_OPTIONS = RoutingOptions()
 
 
 class AnswerLimits(msgspec.Struct, frozen=True):
-    """The limits of an answer under a budget whose caller sets none, as its hold counts on them.
-
-    `tokens`: of a choice, by the name of the catalogue's entry; without one, its answer may fill the context.
-    `unlimited`: entries whose servers ignore limits. `least`: below so many tokens no limit is lowered.
-    """
+    """The limits of an answer under a budget whose caller sets none, as its hold counts on them."""
 
     tokens: Mapping[str, int]
+    """Most tokens of a choice, by the name of the catalogue's entry. Without a limit, its answer may fill the context.
+    """
     unlimited: frozenset[str]
+    """Entries whose servers ignore limits."""
     least: int
+    """No limit is lowered below so many tokens."""
 
     def with_limit(self, entry: str, tokens: int) -> "AnswerLimits":
         """Return the same with this limit of one entry."""
@@ -227,42 +237,47 @@ class AnswerLimits(msgspec.Struct, frozen=True):
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set.
-
-    `generation`: what a tier is asked for, whichever it is; `generations` adds what depends on the tier, on the caller
-    and on which of the `prompts` it is. Its `arrival` is set, and `n` are the choices that the caller gets per prompt:
-    the best of `best_of` if that is set. `created_at`: UTC epoch seconds. `unset`: sampling fields left to the tier.
-    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `options`: what it
-    says of its routing; the credential there is for the tier that is asked first. What follows the colon of
-    `requested_model` is the adapter. `own_consent`: what the request itself consents to, its key aside; `private`: what
-    narrowed it to local tiers, None for nothing. `service_tier`: repeated in the answer. `metadata`: the caller's tags,
-    recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `client`: what its
-    client says of it, None where nothing is recognised. `ruled_headers`: those that the catalogue's rules look at, None
-    without any. `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all.
-    `limits`: of an answer under a budget whose caller sets no limit, None for others.
-    """
+    """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set."""
 
     api: Literal["chat", "completion"]
     requested_model: str
+    """The name of a model or of `auto`; what follows the colon is the adapter."""
     generation: GenerationRequest
+    """What a tier is asked for, whichever it is; `generations` adds what depends on the tier, on the caller and on
+    which of the `prompts` it is. Its `arrival` is set, and `n` are the choices that the caller gets per prompt: the
+    best of `best_of` if that is set.
+    """
     created_at: float
+    """UTC epoch seconds."""
     prompts: list[Prompt] | None = None
     unset: tuple[str, ...] = ()
+    """Sampling fields left to the tier."""
     stream: bool = False
     caller: Caller = KEYLESS
     own_consent: Consent = ALL
+    """What the request itself consents to, its key aside."""
     private: PrivateMark | None = None
+    """What narrowed it to local tiers; None for nothing."""
     usual_max_tokens: bool = False
+    """Whether `max_tokens` is the API's own default, which a server elsewhere is not sent."""
     best_of: int | None = None
     service_tier: str | None = None
+    """The service tier that the answer repeats."""
     metadata: dict[str, str] | None = None
+    """The caller's tags, recorded as they are."""
     options: RoutingOptions = NO_OPTIONS
+    """What it says of its routing. The credential there is for the tier that is asked first."""
     trace: TraceContext | None = None
     user: str | None = None
+    """The caller's end user, by whose name experiments are split; not recorded."""
     client: ClientTurn | None = None
+    """What its client says of it; None where nothing is recognised."""
     dropped_turns: int = 0
+    """How many of its oldest turns were left out, because no tier could read them all."""
     ruled_headers: dict[str, str] | None = None
+    """The headers that the catalogue's rules look at; None without any."""
     limits: AnswerLimits | None = None
+    """Limits of an answer under a budget whose caller sets none; None for others."""
     names: FieldNames = FieldNames()
     """How the caller's dialect calls its fields."""
 

@@ -19,10 +19,7 @@ Ending = Literal["completed", "expired", "cancelled"]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch's row. Times are UTC epoch seconds. `completed` and `failed` count lines and are None until it has ended.
-
-    `errors`: of its input, as plain data. `output_seconds`: lifetime of its output files.
-    """
+    """A batch's row. Times are UTC epoch seconds."""
 
     batch_id: str
     key_id: str | None
@@ -33,13 +30,17 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None
     traceparent: str | None
     output_seconds: float | None
+    """Lifetime of its output files."""
     status: Status
     errors: list[dict[str, Any]] | None
+    """Errors of its input, as plain data."""
     output_file_id: str | None
     error_file_id: str | None
     total: int
     completed: int | None
+    """Number of lines; None until it has ended."""
     failed: int | None
+    """Number of lines; None until it has ended."""
     created_at: float
     expires_at: float
     in_progress_at: float | None
@@ -76,12 +77,13 @@ class TooManyBatchesError(ValueError):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller decides. `seconds`: the completion window."""
+    """What the caller decides."""
 
     endpoint: str
     input_file_id: str
     completion_window: str
     seconds: float
+    """The completion window."""
     metadata: dict[str, str] | None = None
     traceparent: str | None = None
     output_seconds: float | None = None
@@ -224,11 +226,12 @@ def _misshapen(number: int, error: str) -> InputError:
 
 
 class LineResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The response of the endpoint; `body` is its JSON."""
+    """The response of the endpoint."""
 
     status_code: int
     request_id: str
     body: msgspec.Raw
+    """Its JSON."""
 
 
 class LineError(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,12 +202,13 @@ class LineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedLine(msgspec.Struct, frozen=True):
-    """A line of a batch that has ended; `text` is None if it has no answer."""
+    """A line of a batch that has ended."""
 
     number: int
     custom_id: str
     status: Literal["done", "failed", "unanswered"]
     text: str | None
+    """None if it has no answer."""
 
 
 class Waiting(msgspec.Struct, frozen=True):

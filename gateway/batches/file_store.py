@@ -19,10 +19,12 @@ from migrations.tables.api_objects import file_parts, files
 
 
 class OwnedPage(msgspec.Struct, frozen=True):
-    """`rows` by column; `has_more`: more rows follow."""
+    """One page of what a caller owns."""
 
     rows: list[dict[str, Any]]
+    """Rows by column."""
     has_more: bool
+    """Whether more rows follow."""
 
 
 async def owned_page(
@@ -63,7 +65,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file without its content. `size`: bytes; times are UTC epoch seconds, `expires_at` None for never."""
+    """A file without its content. Times are UTC epoch seconds."""
 
     file_id: str
     key_id: str | None
@@ -71,8 +73,10 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     purpose: Purpose
     filename: str
     size: int
+    """Bytes."""
     created_at: float
     expires_at: float | None
+    """None for never."""
 
 
 class QuotaError(ValueError):

@@ -20,18 +20,18 @@ class QueueUnavailableError(RuntimeError):
 
 
 class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that was taken. `deliveries`: how often, this time included.
-
-    `deaths`: how many processes died while working on the line. `redelivered`: the previous delivery ended that way.
-    `token`: the queue's identifier of this delivery.
-    """
+    """A line that was taken."""
 
     batch_id: str
     number: int
     deliveries: int
+    """How often it was taken, this time included."""
     deaths: int = 0
+    """How many processes died while working on the line."""
     redelivered: bool = False
+    """Whether the previous delivery ended with the death of its process."""
     token: str = ""
+    """The queue's identifier of this delivery."""
 
 
 class JobQueue(ABC):

@@ -37,11 +37,13 @@ _TRANSIENT = frozenset((408, 500, 502, 503, 504))
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Retry after `seconds`. `counted`: it counts as an attempt. `batch`: all of its lines would fail until then."""
+    """Retry after `seconds`."""
 
     seconds: float
     counted: bool = True
+    """Whether it counts as an attempt."""
     batch: bool = False
+    """Whether all lines of the batch would fail until then."""
 
 
 def again(failure: ApiError, attempts: int, most: int, backoff_seconds: float) -> Again | None:

@@ -42,10 +42,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class ForwardedClient(msgspec.Struct, frozen=True):
-    """The client of a request. `address`: empty if unknown; `https`: whether it speaks TLS with a proxy or with us."""
+    """The client of a request."""
 
     address: str
+    """Empty if unknown."""
     https: bool
+    """Whether it speaks TLS with a proxy or with us."""
 
 
 class TrustedProxies:

@@ -29,12 +29,13 @@ HEAD, TAIL = 512, 2048
 
 
 class SummaryRule(msgspec.Struct, frozen=True):
-    """How a checking program says how its run ended. `source`: the program whose words these are. `passed`: None where
-    it says nothing of success."""
+    """How a checking program says how its run ended."""
 
     source: str
+    """The program whose words these are."""
     failed: str
     passed: str | None
+    """What says whether the run passed; None where it says nothing of success."""
 
 
 # Multi-line patterns, of tests, and of compilers and type checkers.
@@ -97,12 +98,14 @@ _EXIT_CODES = re.compile("|".join(EXIT_CODES), re.MULTILINE)
 
 
 class ResultSigns(msgspec.Struct, frozen=True, kw_only=True):
-    """One result. `check`: what a test run in it says, `build`: a compiler or type checker, and `code`: its exit code,
-    None where it shows none."""
+    """The signs in one result of a tool."""
 
     check: Exit | None = None
+    """What a test run in it says."""
     build: Exit | None = None
+    """What a compiler or type checker in it says."""
     code: int | None = None
+    """The exit code; None where it shows none."""
     error: bool = False
     malformed: bool = False
 
@@ -164,13 +167,12 @@ class CachedPrefix(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a session after its last answer. `id`: a digest. `at`: epoch seconds of that answer, and `cut`:
-    it stopped at its token limit. The counters are those of `SessionStep`; `last_exit` is of the work since the last
-    boundary. `message_tokens`: estimate of its last messages; `read_tokens`: those billed, with the answer. `check`:
-    how the caller's own check of that answer ended, by feedback."""
+    """What is known of a session after its last answer. The counters are those of `SessionStep`."""
 
     id: bytes
+    """A digest."""
     at: float
+    """When it was answered, in epoch seconds."""
     steps: int = 0
     loop_steps: int = 0
     errors: int = 0
@@ -178,11 +180,16 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     bad_calls: int = 0
     raised_from: int | None = None
     cut: bool = False
+    """Whether the answer stopped at its token limit."""
     message_tokens: int = 0
+    """Estimate of its last messages."""
     read_tokens: int = 0
+    """Billed tokens of these messages, with the answer."""
     caches: tuple[CachedPrefix, ...] = ()
     last_exit: Exit | None = None
+    """Last exit code of the work since the last boundary."""
     check: Exit | None = None
+    """How the caller's own check of that answer ended, by feedback."""
 
     def warmth(self, catalog: Catalog, now: float) -> list[Warmth]:
         """What each tier has read of the session, and how long ago."""
@@ -232,14 +239,17 @@ def counted(session: Session | None, messages: Sequence[Turn], at_boundary: bool
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """How a step was answered: by which `tier`, with which `usage` (None where the answer was not made for it, so that
-    nothing was cached), and whether it was `cut` off at its token limit. `at`: epoch seconds."""
+    """How a step was answered."""
 
     step: SessionStep
     tier: int
+    """The tier that answered."""
     usage: Usage | None
+    """The usage; None where the answer was not made for it, so that nothing was cached."""
     cut: bool
+    """Whether the answer stopped at its token limit."""
     at: float
+    """Epoch seconds."""
 
 
 def after(answered: Answered, session: Session | None) -> Session:

@@ -179,10 +179,12 @@ def _without(plan: AgreementPlan, because: str) -> AgreementPlan:
 
 
 class ChainVerdict(NamedTuple):
-    """`sent`: the tier whose answer is sent, None for the higher tier's; `agreed`: the tiers that said the same."""
+    """What comparing the answers of a chain gave."""
 
     sent: int | None
+    """The tier whose answer is sent; None for the higher tier's."""
     agreed: tuple[int, ...]
+    """The tiers that said the same."""
     reason: str
 
 

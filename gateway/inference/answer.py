@@ -33,29 +33,33 @@ class Phases(msgspec.Struct, frozen=True):
 
 
 class Stamps(msgspec.Struct):
-    """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
-
-    `began`: when the attempt that gives the answer began. `first_delta` and `last_delta`: passed on to the caller;
-    `first_made` and `last_made`: given by the tier, earlier if they were held back. `gaps`: seconds between one delta
-    with tokens and the next of the same choice, by when the tier gave them, with the number of tokens that the later
-    one brought; `last_tokens`: when each choice had its last ones. A server elsewhere gives no token ids: each of its
-    pieces counts as one, until its own count says how many tokens all `pieces` were. `tier_seconds`: time spent waiting
-    for the tier; the rest of the request is ours. `times` are what the tier says with the usage.
-    """
+    """Monotonic seconds at which the stages of a request began and ended, for metrics and spans."""
 
     arrival: float
     routed: float
     began: float
+    """When the attempt that gives the answer began."""
     first_delta: float | None = None
+    """When the first delta was passed on to the caller."""
     last_delta: float | None = None
+    """When the last delta was passed on to the caller."""
     first_made: float | None = None
+    """When the tier gave the first delta; earlier than `first_delta` if it was held back."""
     last_made: float | None = None
+    """When the tier gave the last delta."""
     finished: float = 0.0
     tier_seconds: float = 0.0
+    """Time spent waiting for the tier; the rest of the request is ours."""
     gaps: list[tuple[float, float]] = []
+    """Seconds between one delta with tokens and the next of the same choice, by when the tier gave them, with the
+    number of tokens that the later one brought. A server elsewhere gives no token ids: each of its pieces counts as
+    one, until its own count says how many tokens all `pieces` were.
+    """
     last_tokens: dict[int, float] = {}
+    """When each choice had its last tokens."""
     pieces: int = 0
     times: StepTimes = NO_TIMES
+    """What the tier says with the usage."""
 
     def take(self, now: float, tokens: int, choice: int = 0, made: float | None = None) -> None:
         """A delta of `choice` with so many tokens came `now`; the tier gave it at `made`, None if at the same time."""
@@ -120,12 +124,14 @@ class Stamps(msgspec.Struct):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts with their costs, and the tokens of the last one. Not `paid`: the answer came out of the cache, or
-    another reader of it pays, and the attempts at it cost nothing. Earlier ones that failed may still cost."""
+    """All attempts with their costs, and the tokens of the last one."""
 
     attempts: list[Attempt]
     usage: Usage
     paid: bool = True
+    """False if the answer came out of the cache, or another reader of it pays: the attempts at it then cost nothing.
+    Earlier ones that failed may still cost.
+    """
 
     @property
     def cost_usd(self) -> float:

@@ -117,9 +117,10 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class RoutingModel(Protocol):
-    """One version of the outcome model. `on_trial`: it is a canary, not the current version."""
+    """One version of the outcome model."""
 
     on_trial: bool
+    """Whether it is a canary, not the current version."""
 
     def read(self, routing_input: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt as a vector."""
@@ -158,21 +159,22 @@ def rule_of(classifier: Classifier, request_id: str, quality_target: float | Non
 
 
 class VersionPrediction(msgspec.Struct, frozen=True):
-    """What one version of the classifier, or the heuristic, says. `embedding` as in `Reading`."""
+    """What one version of the classifier, or the heuristic, says."""
 
     prediction: Prediction
     rule: RoutingRule
     on_trial: bool = False
     embedding: npt.NDArray[np.float32] | None = None
+    """See `Reading`."""
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision.
-    `app`: hash of the system prompt."""
+    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision."""
 
     decision: Decision
     embedding: npt.NDArray[np.float32] | None = None
     app: str = ""
+    """Hash of the system prompt."""
 
 
 class LoadedVersion:
@@ -265,11 +267,12 @@ _PERSON = b"aio-canary-v1"
 
 
 class ActiveVersions(msgspec.Struct, frozen=True):
-    """What serves: `current`, a `canary` for a `share` of the requests, and the versions of an experiment's arms.
-    Replaced whole, so that its versions always belong together."""
+    """The versions that serve. It is replaced whole, so that its versions always belong together."""
 
     current: LoadedVersion
+    """The version that decides, except for the canary's share."""
     canary: LoadedVersion | None = None
+    """The version that decides on a `share` of the requests."""
     share: float = 0.0
     split: Split | None = None
     arms: dict[str, LoadedVersion] = {}

@@ -117,18 +117,18 @@ _WAYS = 64
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a conversation before its newest turn.
-
-    `tiers`: those that answered, oldest first; empty if not remembered. `tokens`: estimate of its length up to the last
-    answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
-    `session`: of an agent, None if not remembered. `key`: by which the conversation was looked up first, or would be.
-    """
+    """What is known of a conversation before its newest turn."""
 
     tiers: tuple[int, ...] = ()
+    """The tiers that answered, oldest first; empty if not remembered."""
     tokens: int = 0
+    """Estimate of its length up to the last answer, which the tier that gave it has read."""
     in_tool_loop: bool = False
+    """Whether the newest turn brings the results of tool calls."""
     session: Session | None = None
+    """The session of an agent; None if not remembered."""
     key: bytes = b""
+    """The key by which the conversation was looked up first, or would be."""
 
 
 _NO_HISTORY = History()

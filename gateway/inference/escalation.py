@@ -32,12 +32,13 @@ Stage = Literal["opening", "whole", "agreement"]
 
 
 class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer. `better`: the tiers that may
-    take over and are worth more, the one worth most first."""
+    """The judgement of an answer."""
 
     stage: Stage
     p_ok: list[float]
+    """P(good enough) by tier; for the answering tier, of this answer."""
     better: tuple[int, ...]
+    """The tiers that may take over and are worth more, the one worth most first."""
     reason: str
 
     @property

@@ -28,14 +28,17 @@ _NOUNS = {"image": "images", "video": "videos", "audio": "audio", "file": "files
 
 
 class Need(msgspec.Struct, frozen=True):
-    """`param`: where the request says so; `subject`: what it is there; `noun`: what the tier has to support.
-    `refusal`: what the API of the tier's server cannot do, in its own words, instead of a declared capability."""
+    """What a request needs of a tier."""
 
     capability: Capability | None
     param: str
+    """The field of the request that says so."""
     subject: str = ""
+    """What it is in the request."""
     noun: str = ""
+    """What the tier has to support."""
     refusal: str = ""
+    """What the API of the tier's server cannot do, in its own words, instead of a declared capability."""
 
 
 DOWN = "the tier is down"
@@ -113,13 +116,15 @@ def lacks_of(
 
 
 class Excluded(msgspec.Struct, frozen=True, kw_only=True):
-    """Tiers that cannot take a request now. `too_long`: those among them whose context is too short for it;
-    `incapable`: those that lack what it needs, with what they lack; `ruled_out`: by the catalogue's rules, with why."""
+    """Tiers that cannot take a request now."""
 
     exclusions: list[Exclusion] = []
     too_long: list[int] = []
+    """Excluded tiers whose context is too short for the request."""
     incapable: dict[int, list[Need]] = {}
+    """Excluded tiers that lack what it needs, with what they lack."""
     ruled_out: dict[int, str] = {}
+    """Tiers that the catalogue's rules exclude, with why."""
 
 
 def exclusions(

@@ -119,11 +119,11 @@ def _clauses() -> _Clauses:
 
 
 class _Around(NamedTuple):
-    """The text around a conversation. `behind`: what stands behind its last blank line and may still be
-    its own, where nothing marks its end."""
+    """The text around a conversation."""
 
     text: str
     behind: str = ""
+    """What stands behind its last blank line and may still be its own, where nothing marks its end."""
 
 
 def front_end_of(messages: Sequence[Turn]) -> str | None:

@@ -49,11 +49,11 @@ class Generation:
 
     A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
     reached the caller. An answer that is not valid for the caller's schema is made again, once, by the same tier with
-    another seed. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier; from a tier
-    that cannot take it, because it is too long for example, to any other that may. It escalates at most once: the
-    answer's own evidence may show that it is not good enough before any of it is passed on. If the fast path fails,
-    normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`: what failed and what took
-    over, in words, which the decision's reason repeats. Each attempt but the first begins with `Restarted`.
+    another seed. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier; from a tier that
+    cannot take it, because it is too long for example, to any other that may. It escalates at most once: the answer's
+    own evidence may show that it is not good enough before any of it is passed on. If the fast path fails, normal
+    routing runs: `rerouted` is then True and `decision` is the new one. Each attempt but the first begins with
+    `Restarted`.
     """
 
     # This answer has one reader and is not kept.
@@ -61,6 +61,7 @@ class Generation:
     is_continued = False
     rerouted = False
     fell_over: str | None = None
+    """What failed and what took over, in words, which the decision's reason repeats."""
     _chain: "FallbackChain | None" = None
     _refusals = 0
     _was_invalid = _let_go = _over = False

@@ -45,13 +45,15 @@ _PREFIX = "aio:turn:1:"
 
 
 class KeptTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """`turn_id`: what it is found by. `created_at`: of the request, UTC epoch seconds."""
+    """A turn whose reasoning is kept."""
 
     turn_id: str
+    """The id by which it is found."""
     key_id: str | None
     tenant: str
     content: bytes
     created_at: float
+    """When the request arrived, in UTC epoch seconds."""
 
 
 class TurnStore(ABC):

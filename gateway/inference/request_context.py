@@ -27,18 +27,21 @@ _SIGNED_IN = "user:"
 
 
 class Unit(NamedTuple):
-    """`kind`: what the unit is. `name`: what its arm is a hash of; no two units of an installation share one."""
+    """What keeps its arm of an experiment."""
 
     kind: SplitBy
+    """What the unit is."""
     name: str
+    """What its arm is a hash of; no two units of an installation share one."""
 
 
 class Assigned(NamedTuple):
-    """A request's place in the experiment `split`. `unit`: kind and pseudonym of its unit, as records keep them."""
+    """A request's place in the experiment `split`."""
 
     split: Split
     arm: ArmName
     unit: str
+    """Kind and pseudonym of its unit, as records keep them."""
 
 
 def assigned(split: Split, request: InferenceRequest) -> Assigned | None:

@@ -33,15 +33,16 @@ Condition = Callable[[InferenceRequest, RoutingInput], bool]
 
 
 class Rule(NamedTuple):
-    """A rule as it is applied. `tier`: that answers, by its own server or by `target`. `barred`: tiers that may not,
-    with the reason."""
+    """A rule as it is applied."""
 
     name: str
     conditions: tuple[Condition, ...]
     barred: dict[int, str]
+    """Tiers that may not answer, with the reason."""
     targets: frozenset[str] | None
     floor: int
     tier: int | None
+    """The tier that answers, by its own server or by `target`."""
     target: str | None
     quality: float | None
 

@@ -95,11 +95,13 @@ def tier_problem(request: InferenceRequest, number: int, served: ServedCatalogue
 
 
 class RuleResult(NamedTuple):
-    """`by`: what the decision says of the rules. `quality`: the target of a request that asks for none."""
+    """What the rules say of a request."""
 
     by: RuledBy
+    """What the decision says of the rules."""
     exclusions: list[Exclusion]
     quality: float | None
+    """The target of a request that asks for none."""
 
     @property
     def leaves_edge(self) -> bool:
@@ -161,9 +163,10 @@ def to_target(found: RuleResult | None, pinned: int, name: str, excluded: Exclud
 
 
 class StandIn(NamedTuple):
-    """The entry, by its `name`, that answers in place of one that a request names, and why, in words."""
+    """An entry that answers in place of one that a request names, and why, in words."""
 
     name: str
+    """The entry's name."""
     why: str
 
 

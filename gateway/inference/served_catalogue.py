@@ -36,32 +36,35 @@ _GEMINI = ("gemini", "vertex-gemini")
 class ServedCatalogue:
     """A catalogue with the tiers that answer for it. A look-up takes no time: names and the fingerprint are computed
     once.
-
-    `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
-    `model` that a request may carry, aliases and adapters of other tiers aside. `has_servers`: whether a tier or target
-    is served elsewhere; `seals_reasoning`: whether a server may give reasoning that it has to get back; `marks_caches`:
-    whether requests to one say what to cache; `has_responses`: whether one has the Responses API; `has_messages`:
-    whether one has the Messages API; `has_estimates`:
-    whether a price is one. `targets`: by name, what stands in for tiers, and answers requests that name it.
-    `forwarded_fields`: names of requests' fields that the catalogue passes on.
-    `rules`: the catalogue's, compiled; None without any.
     """
 
     catalog: Catalog
     tiers: Mapping[int, Tier]
     targets: Mapping[str, Tier] = field(default_factory=dict)
+    """Targets by name. They stand in for tiers, and answer requests that name them."""
     fingerprint: str = field(init=False)
+    """Hash of all that affects answers."""
     strongest: int = field(init=False)
+    """The number of the dearest tier."""
     names: tuple[str, ...] = field(init=False)
+    """Every value of `model` that a request may carry, aliases and adapters of other tiers aside."""
     has_servers: bool = field(init=False)
+    """Whether a tier or target is served elsewhere."""
     seals_reasoning: bool = field(init=False)
+    """Whether a server may give reasoning that it has to get back."""
     marks_caches: bool = field(init=False)
+    """Whether requests to one of these servers say what to cache."""
     has_responses: bool = field(init=False)
+    """Whether one of the servers has the Responses API."""
     has_messages: bool = field(init=False)
+    """Whether one of the servers has the Messages API."""
     has_gemini: bool = field(init=False)
     has_estimates: bool = field(init=False)
+    """Whether a price is an estimate."""
     forwarded_fields: frozenset[str] = field(init=False)
+    """Names of requests' fields that the catalogue passes on."""
     rules: "RoutingRules | None" = field(init=False)
+    """The catalogue's rules, compiled; None without any."""
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
     _named_targets: Mapping[str, TargetSpec] = field(init=False, repr=False)
     _views: dict[str, "ServedCatalogue"] = field(init=False, repr=False)

@@ -448,9 +448,7 @@ class CountRefused(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of a
-    body with ignored fields; `count_refused`: with each failure that is answered with an error. `passed`: the clients
-    of servers whose endpoints are passed through, by the entry's name, and those that a reload has `replaced`."""
+    """What an answer is made with."""
 
     settings: Settings
     routing: RoutingService
@@ -461,10 +459,15 @@ class Serving:
     feedback: FeedbackDesk
     database: AsyncEngine
     created: int
+    """When the process started, in Unix seconds."""
     count_ignored: Callable[[str], None]
+    """Called with the endpoint of a body with ignored fields."""
     count_refused: CountRefused
+    """Called with each failure that is answered with an error."""
     passed: "dict[str, PassedServer]" = field(default_factory=dict)
+    """Clients of servers whose endpoints are passed through, by the entry's name."""
     replaced: "list[PassedServer]" = field(default_factory=list)
+    """Clients that a reload has replaced."""
 
     async def close_passed(self) -> None:
         """Close the connections to servers whose endpoints are passed through."""

@@ -116,10 +116,11 @@ _INTERRUPTED = ("[Request interrupted by user", "<turn_aborted>")
 
 
 class ReadEnd(msgspec.Struct, frozen=True):
-    """How the work ended, by which `sign`, in `words` for people that hold no text of the caller."""
+    """How the work ended; `words` say it to people, without any text of the caller."""
 
     end: Literal["good", "bad"]
     sign: EndSign
+    """The sign by which it ended."""
 
     @property
     def words(self) -> str:
@@ -195,17 +196,20 @@ COMPACTED_SHARE = 0.5
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a session before a step. `id`: its digest. `previous`: the tier of its last answer, None for a
-    first step. `history_tokens`: estimate of its messages up to that answer. `parent`: of a subagent, its parent's
-    tier. `turn_steps`: expected steps of its turn from this one on."""
+    """What is known of a session before a step."""
 
     id: bytes
+    """Digest of the session."""
     session: Session | None
     previous: int | None
+    """The tier of its last answer; None for a first step."""
     history_tokens: int
+    """Estimate of its messages up to that answer."""
     in_tool_loop: bool
     parent: int | None = None
+    """The tier of a subagent's parent."""
     turn_steps: float = PRIOR_STEPS
+    """Expected steps of its turn from this one on."""
 
 
 def next_step(

@@ -19,14 +19,17 @@ DELTAS_AT_ONCE = 64
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `tier` said: the `pieces` of its choices, and the `usage` at the end. `maker`: as `AnswerEnd.maker`."""
+    """What a tier said."""
 
     tier: int
     p_ok: float
     attempts: list[Attempt]
     usage: Usage
+    """The usage at the end."""
     pieces: list[Delta]
+    """The pieces of its choices."""
     maker: str = ""
+    """See `AnswerEnd.maker`."""
 
 
 def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:

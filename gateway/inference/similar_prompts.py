@@ -77,18 +77,23 @@ COSINE_DIGITS = 5
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """`answer`: the key that the answer is kept under. `embedding`: float32, as bytes."""
+    """A kept answer and its prompt."""
 
     answer: bytes
+    """The key that the answer is kept under."""
     embedding: bytes
+    """float32, as bytes."""
 
 
 class Wording(NamedTuple):
-    """One wording of a prompt: the `key` of the request that has the gist in the prompt's place, so that none is found
-    for another tenant, tier or parameter, and the prompt's `embedding`, of unit length."""
+    """One wording of a prompt."""
 
     key: bytes
+    """The key of the request that has the gist in the prompt's place, so that none is found for another tenant, tier or
+    parameter.
+    """
     embedding: Embedding
+    """The prompt's embedding, of unit length."""
 
 
 def wording_of(

@@ -36,13 +36,7 @@ OPERATIONS = "operations"
 
 @dataclass(slots=True)
 class Operations:
-    """What serves, and what it is watched and changed with.
-
-    `not_ready` names what keeps the whole server from serving, with the reason; `away` names what else is missing
-    (`Engine.away`), without which other tiers go on. `refresh_metrics` is awaited before every scrape. `peers`: the
-    other gateway processes behind the same port, if this is one of several. `drain_until`: monotonic seconds until
-    which a shutdown waits for answers; None before one.
-    """
+    """What serves, and what it is watched and changed with."""
 
     serving: Serving
     access: Access
@@ -64,11 +58,16 @@ class Operations:
     redis: RedisStore | None
     metrics: Metrics
     not_ready: dict[str, str]
+    """What keeps the whole server from serving, with the reason."""
     away: Mapping[str, str]
+    """What else is missing (`Engine.away`), without which other tiers go on."""
     outages: DatabaseOutages
     refresh_metrics: Callable[[], Awaitable[None]]
+    """Awaited before every scrape."""
     peers: Peers | None
+    """The other gateway processes behind the same port, if this is one of several."""
     drain_until: float | None = None
+    """Monotonic seconds until which a shutdown waits for answers; None before one."""
 
     def begin_shutdown(self, seconds: float) -> float:
         """Be unready from now on; answers have `seconds` from the first call to end. Return those that are left."""

@@ -21,17 +21,19 @@ from tiers.catalog.load import load_catalog
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The worth of routing for one key, or for the catalogue: None without probes; `sentence` says it in words."""
+    """The worth of routing for one key, or for the catalogue: None without probes."""
 
     name: str
     sentence: str
+    """The worth in words."""
     worth: RoutingWorth | None
 
 
 class WorthShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`constant`: the routing knob. Each key has bounds of its own; they are not bounds over all keys at once."""
+    """Whether routing pays. Each key has bounds of its own; they are not bounds over all keys at once."""
 
     constant: str
+    """The routing knob."""
     catalogue: Said
     keys: list[Said]
 

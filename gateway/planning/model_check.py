@@ -36,19 +36,19 @@ FileFormat = Literal["gguf", "safetensors"]
 
 
 class DeviceSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device: `refused` says why it does not serve the model. `memory_bytes`: weights, and keys and values
-    of one sequence of the model's whole context; over all cards of a mesh."""
+    """One kind of device."""
 
     device: DeviceName
     refused: str | None = None
+    """Why it does not serve the model."""
     weight_bytes: int | None = None
     kv_bytes_per_token: int | None = None
     memory_bytes: int | None = None
+    """Weights, and keys and values of one sequence of the model's whole context; over all cards of a mesh."""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the headers say; None: not known of a model that no loader understands. `kinds`: the share of the weights of
-    each kind of number."""
+    """What the headers say; None: not known of a model that no loader understands."""
 
     format: FileFormat
     stored_bytes: int
@@ -56,12 +56,12 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None = None
     quantisation: str | None = None
     kinds: dict[str, float] = {}
+    """The share of the weights of each kind of number."""
     context: int | None = None
 
 
 class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokenizer_problem`: why its tokeniser is not served; None if it is. `engine`: the line of a catalogue with which
-    an installed program serves it where `devices` do not. `notes`: what only the weights can tell."""
+    """Whether a model can be served."""
 
     model: str
     commit: str | None
@@ -70,9 +70,12 @@ class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
     facts: ModelFacts
     devices: list[DeviceSupport]
     tokenizer_problem: str | None
+    """Why its tokeniser is not served; None if it is."""
     has_chat_template: bool
     engine: str
+    """The line of a catalogue with which an installed program serves it where `devices` do not."""
     notes: list[str]
+    """What only the weights can tell."""
 
     @property
     def works(self) -> bool:

@@ -10,16 +10,16 @@ from tiers.catalog.load import shipped_catalogs
 
 
 class StreamSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """Generated tokens per second of `streams` answers at once; `roofline`: the most that the cards could do."""
+    """Generated tokens per second of `streams` answers at once."""
 
     streams: int
     tokens_per_second: float
     roofline: float | None = None
+    """The most that the cards could do."""
 
 
 class ModelSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a group. `graph_gain`: one answer's speed over its speed without captured steps; None on the host,
-    where none are captured."""
+    """A model of a group."""
 
     model: str
     weight_bytes: int
@@ -27,11 +27,11 @@ class ModelSpeed(msgspec.Struct, frozen=True, kw_only=True):
     prefill_roofline: float | None = None
     decode: list[StreamSpeed]
     graph_gain: float | None = None
+    """One answer's speed over its speed without captured steps; None on the host, where none are captured."""
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's cards. `bandwidth`: bytes per second that one of them reads and writes. `notes`: what is far from its
-    roofline, or why none is known."""
+    """A group's cards."""
 
     group: str
     device: str
@@ -39,17 +39,21 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
     card: str
     card_bytes: int
     bandwidth: float
+    """Bytes per second that one of them reads and writes."""
     bandwidth_roofline: float | None = None
     models: list[ModelSpeed]
     notes: list[str]
+    """What is far from its roofline, or why none is known."""
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`measured_at`: ISO 8601, UTC. `versions`: of the driver, CUDA and packages, those that are there."""
+    """The measured speed of the machine's devices."""
 
     measured_at: str
+    """ISO 8601, UTC."""
     catalog: str
     versions: dict[str, str]
+    """Versions of the driver, CUDA and packages, as far as they are there."""
     groups: list[GroupSpeed]
 
 

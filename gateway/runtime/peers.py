@@ -33,14 +33,12 @@ def short_socket_path(path: Path, settings: str) -> Path:
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Process `number` of `count` behind one port; it accepts connections on inherited sockets, `listeners`.
-
-    `folder`: the folder of the sockets on which the processes listen for each other ([gateway.runtime.peers][]).
-    """
+    """Process `number` of `count` behind one port; it accepts connections on inherited sockets, `listeners`."""
 
     number: int
     count: int
     folder: str
+    """The folder of the sockets on which the processes listen for each other ([gateway.runtime.peers][])."""
     listeners: tuple[int, ...]
 
     @property

@@ -31,17 +31,20 @@ class AlertNotSentError(Exception):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What an alert is about. `name`: of the alert; `key`: what it is reported by once, which begins with the name, for
-    `source` alone unless that is empty; `ends`: whether its end is a message for people; `for_seconds`: how long it
-    lasts before it is reported."""
+    """What an alert is about."""
 
     name: str
+    """Name of the alert."""
     key: str
+    """What it is reported by once. It begins with the name."""
     summary: str
     severity: Severity = "warning"
     source: str = ""
+    """The process that it is reported for; empty for all."""
     for_seconds: float = 0.0
+    """How long it lasts before it is reported."""
     ends: bool = True
+    """Whether its end is a message for people."""
     details: dict[str, Any] = {}
 
     @property
@@ -50,12 +53,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause that began or is over, or a test. `source`: the machine that says so; `at`: epoch seconds."""
+    """A cause that began or is over, or a test."""
 
     action: Literal["trigger", "resolve", "test"]
     cause: Cause
     source: str
+    """The machine that says so."""
     at: float
+    """Epoch seconds."""
 
     @property
     def title(self) -> str:
@@ -174,11 +179,12 @@ def check_channels(settings: Settings) -> None:
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a test message; `problem`: why the receiver did not accept it, None if it did."""
+    """What became of a test message."""
 
     channel: str
     where: str
     problem: str | None
+    """Why the receiver did not accept it; None if it did."""
 
 
 async def send_test(settings: Settings, at: float) -> list[Tested]:

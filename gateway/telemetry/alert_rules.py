@@ -35,7 +35,7 @@ RETRAINING_DAYS = 14
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Fires once `figure` has been above `above` for `for_seconds`. `critical` pages, `warning` does not."""
+    """Fires once `figure` has been above `above` for `for_seconds`."""
 
     name: str
     severity: Severity

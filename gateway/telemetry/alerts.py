@@ -30,7 +30,7 @@ ATTEMPT_SECONDS = 120.0
 
 
 class Sent(NamedTuple):
-    """The last message about a cause in a channel. `sent_at`: epoch seconds."""
+    """The last message about a cause in a channel."""
 
     channel: str
     cause: str
@@ -39,6 +39,7 @@ class Sent(NamedTuple):
     summary: str
     ends: bool
     sent_at: float
+    """Epoch seconds."""
 
 
 class Claim(NamedTuple):

@@ -24,8 +24,9 @@ THROTTLE_REASONS = {
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU at one moment; None is unknown. Utilisation in percent, memory in bytes, clocks in MHz;
-    `throttle_reasons` is NVML's bit mask; ECC errors since the driver was loaded."""
+    """One GPU at one moment; None is unknown. Utilisation in percent, memory in bytes, clocks in MHz, ECC errors since
+    the driver was loaded.
+    """
 
     gpu: int
     uuid: str
@@ -38,6 +39,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     power_watts: float | None = None
     sm_clock: float | None = None
     throttle_reasons: int | None = None
+    """NVML's bit mask."""
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     compute_capability: float | None = None

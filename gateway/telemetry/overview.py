@@ -27,12 +27,7 @@ from tiers.tier import Tier
 
 
 class TierNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier, or all of them (`tier` None), over the window; queue and memory at this moment.
-
-    `share` of the requests; `below_target`: answers below their quality target because a tier was down; `itl_seconds`:
-    inter-token latency, by the buckets of the histogram; `spread`: p99 over p50 of whole answers; `kv_share`: used
-    share of the model's blocks.
-    """
+    """A tier, or all of them (`tier` None), over the window; queue and memory at this moment."""
 
     tier: int | None
     model: str | None
@@ -41,13 +36,17 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool
     requests: int
     share: float | None
+    """Share of the requests."""
     requests_per_second: float
     failed: int
     below_target: int
+    """Answers below their quality target because a tier was down."""
     ttft_seconds: Quantiles
     itl_seconds: Quantiles
+    """Inter-token latency, by the buckets of the histogram."""
     e2e_seconds: Quantiles
     spread: float | None
+    """p99 over p50 of whole answers."""
     tokens_per_second_p50: float | None
     checks: list[Check]
     cost_usd: float
@@ -56,6 +55,7 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     predicted_wait_seconds: float
     kv_share: float | None
+    """Used share of the model's blocks."""
     prefix_hit_rate: float | None
 
 
@@ -92,12 +92,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first.
-
-    `upgrade`: share of the last verified answers that were worse than the strongest tier's, as of the last sample; None
-    if unknown. `refused`: requests refused in the last hour, as of the last sample; None if unknown. `saved`: the net
-    saving of the usual days, as of one of the last samples; None if unknown.
-    """
+    """Everything on the overview page. Windows end `at` (epoch seconds)."""
 
     at: float
     window_seconds: float
@@ -105,10 +100,16 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierNow]
     cores: list[CoreNow]
     upgrade: UpgradeRate | None
+    """Share of the last verified answers that were worse than the strongest tier's, as of the last sample; None if
+    unknown.
+    """
     refused: int | None
+    """Requests refused in the last hour, as of the last sample; None if unknown."""
     saved: NetSaving | None
+    """The net saving of the usual days, as of one of the last samples; None if unknown."""
     alerts: list[AlertNow]
     history: list[Point]
+    """Samples, oldest first."""
 
 
 def tiers_now(

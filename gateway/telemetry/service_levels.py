@@ -25,13 +25,16 @@ _COUNTED_AT_ONCE = 256
 
 class Sketch(msgspec.Struct):
     """Counts on a logarithmic grid (DDSketch, Masson et al. 2019): at most 1,400, for values from a millionth to a
-    million; values outside count as the nearest. Sketches merge without loss. `added`: values that are not counted yet,
-    fewer than `_COUNTED_AT_ONCE`, since numpy counts many of them in the time that Python takes for a few."""
+    million; values outside count as the nearest. Sketches merge without loss.
+    """
 
     counts: dict[int, int] = {}
     counted: int = 0
     sum_counted: float = 0.0
     added: list[float] = []
+    """Values that are not counted yet, fewer than `_COUNTED_AT_ONCE`: numpy counts many of them in the time that Python
+    takes for a few.
+    """
 
     def add(self, values: Iterable[float]) -> None:
         self.added += values
@@ -100,26 +103,27 @@ SLICE_SECONDS = 30.0
 
 
 class Alike(NamedTuple):
-    """What finished requests have in common that are counted together.
-
-    `decided`: the tier of their decision, and `kind` that of its prediction. `is_made`: see `Record.is_made`.
-    `is_our_fault`: whether the HTTP status is a server's error. `is_usual`: the tier's one attempt gave the answer,
-    nothing more to say. `slo`: their class of service; None for those that failed, or whose phases are not known.
-    """
+    """What finished requests have in common that are counted together."""
 
     tier: int
     model: str
     api: str
     status: str
     is_made: bool
+    """See `Record.is_made`."""
     is_our_fault: bool
+    """Whether the HTTP status is a server's error."""
     is_usual: bool
+    """Whether the tier's one attempt gave the answer, and there is nothing more to say."""
     cache: str | None
     finish_reason: str | None
     key_id: str | None
     decided: int
+    """The tier of their decision."""
     kind: str
+    """The kind of their prediction."""
     slo: str | None
+    """Their class of service; None for those that failed, or whose phases are not known."""
 
     @property
     def is_timed(self) -> bool:
@@ -128,10 +132,8 @@ class Alike(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The figures of requests that are alike, each with one number per request: tokens, US dollars and seconds.
-
-    From `ttft` on only for those with a class of service: `ttft_limit` is that of `Answer.ttft_limit`, `schedule` that
-    of `Stamps`; `speed`: decoded tokens per second, None without a second token.
+    """The figures of requests that are alike, each with one number per request: tokens, US dollars and seconds. Those
+    from `ttft` on are only of requests with a class of service.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -147,8 +149,11 @@ class Figures(NamedTuple):
     prefill: tuple[float, ...] = ()
     decode: tuple[float, ...] = ()
     ttft_limit: tuple[float, ...] = ()
+    """See `Answer.ttft_limit`."""
     schedule: tuple[float, ...] = ()
+    """See `Stamps`."""
     speed: tuple[float | None, ...] = ()
+    """Decoded tokens per second, None without a second token."""
 
     @property
     def ttft_shares(self) -> list[float]:
@@ -162,17 +167,15 @@ class Figures(NamedTuple):
 
 
 class TierServiceLevels(msgspec.Struct):
-    """Figures of one tier over a period. Seconds; `ttft_shares`: by class, times to the first token divided by their
-    request's limit (`Answer.ttft_limit`). `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of
-    `request_metrics.SECONDS`. `failed`: by our own fault. `disputed`: whose server
-    reported tokens that cannot be. `below_target`: answers below their quality target because a tier was down.
-    `kept` and `classes`: requests of a class that met their
-    limit, and all of them."""
+    """Figures of one tier over a period. Seconds."""
 
     requests: int = 0
     failed: int = 0
+    """Requests that failed by our own fault."""
     disputed: int = 0
+    """Requests whose server reported tokens that cannot be."""
     below_target: int = 0
+    """Answers below their quality target because a tier was down."""
     cost_usd: float = 0.0
     baseline_usd: float = 0.0
     tokens: int = 0
@@ -180,12 +183,17 @@ class TierServiceLevels(msgspec.Struct):
     cached_tokens: int = 0
     ttft: Sketch = msgspec.field(default_factory=Sketch)
     ttft_shares: dict[str, Sketch] = {}
+    """By class, times to the first token divided by their request's limit (`Answer.ttft_limit`)."""
     e2e: Sketch = msgspec.field(default_factory=Sketch)
     speed: Sketch = msgspec.field(default_factory=Sketch)
+    """Decoded tokens per second."""
     gaps: dict[int, int] = {}
+    """Numbers of gaps between tokens, by bucket of `request_metrics.SECONDS`."""
     stages: dict[str, Sketch] = {}
     kept: dict[str, int] = {}
+    """By class, the requests that met their limit."""
     classes: dict[str, int] = {}
+    """By class, all requests."""
 
     def count(self, alike: "Alike", figures: "Figures", gaps: Mapping[int, int]) -> None:
         """Count finished requests, with the gaps between their tokens by bucket."""

@@ -83,11 +83,12 @@ class ClassLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier, or all. `state`: the worst of its checks. `itl_p99_seconds`: by the buckets of the histogram."""
+    """One tier, or all."""
 
     tier: int | None
     model: str | None
     state: State
+    """The worst of its checks."""
     requests: int
     failed: int
     checks: list[Check]
@@ -95,12 +96,13 @@ class TierLevel(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: Quantiles
     e2e_seconds: Quantiles
     itl_p99_seconds: float | None
+    """By the buckets of the histogram."""
     stages: list[StageLevel]
     classes: list[ClassLevel]
 
 
 class SloReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The last `window_seconds`, of all gateway processes behind the port; `requests_by_tier` too."""
+    """The last `window_seconds`, of all gateway processes behind the port."""
 
     window_seconds: float
     overall: TierLevel

@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 
 class MostTokens(NamedTuple):
     """The most tokens of one attempt, over all prompts and choices, and the most US dollars: what is held for it, and
-    the most of its bill. `choice`: the limit of one choice, with which it is asked for. `usd`: infinite where what is
-    billed besides tokens has no bound."""
+    the most of its bill.
+    """
 
     prompt: int
     answer: int
     choice: int
+    """The limit of one choice, with which it is asked for."""
     usd: float
+    """The most US dollars; infinite where what is billed besides tokens has no bound."""
 
     def bound(self, usage: Usage) -> Usage:
         """Return `usage` with no more tokens than these."""

@@ -111,13 +111,15 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file declares. `source`: the file, in messages; `secrets`: the given ones, by the key's name."""
+    """What a file declares."""
 
     source: str
+    """The file's name in messages."""
     teams: list[DeclaredTeam]
     keys: list[DeclaredKey]
     settings_keys: list[DeclaredSettingsKey]
     secrets: dict[str, MadeKey]
+    """The given secrets, by the key's name."""
 
     def error(self, table: str, name: str, field: str, message: str) -> DeclarationError:
         return DeclarationError(self.source, table, name, field, message)
@@ -228,13 +230,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences, and the keys that were made for them, which are shown only once. `kept`: keys of administrators
-    that the file does not name, and that pruning leaves. `notice`: what changes for callers without a key."""
+    """The differences, and the keys that were made for them, which are shown only once."""
 
     changes: list[Change]
     keys: list[IssuedKey] = []
     kept: list[str] = []
+    """Keys of administrators that the file does not name, and that pruning leaves."""
     notice: str | None = None
+    """What changes for callers without a key."""
 
 
 # What a step does: it adds to what is written, and returns the key that it makes, or reads what that takes first.

@@ -57,12 +57,13 @@ ACCESS = "access"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call, and from where. `proxies`: those whose headers are believed."""
+    """Who may call, and from where."""
 
     settings: Settings
     tenancy: Tenancy
     sessions: "Sessions"
     proxies: TrustedProxies
+    """Proxies whose headers are believed."""
 
 
 def access_of(connection: Connection) -> Access:

@@ -39,13 +39,16 @@ DECLARED_KEYS = "the keys of AIO_KEYS_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """`directory`: the keys; `admission_control`: their limits. `replica` names this process in leases and records."""
+    """The keys of an installation and their limits."""
 
     directory: Directory
+    """The directory of the keys."""
     admission_control: AdmissionControl
+    """The limits of the keys."""
     budget_leases: BudgetLeases
     clock: DatabaseTime
     replica: str
+    """The name of this process in leases and records."""
 
 
 @asynccontextmanager

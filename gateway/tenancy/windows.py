@@ -29,19 +29,18 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The outcome of rate limiting a request. `refused`: by which limit; "" if admitted, and it has to leave.
-
-    `retry_seconds`: when it would be admitted, None for never: it asks for more tokens than the limit. `second` and
-    `member` identify the request.
-    """
+    """The outcome of rate limiting a request."""
 
     key_id: str
     refused: str = ""
+    """The limit by which it was refused; "" if it was admitted, and has to leave."""
     retry_seconds: float | None = 0.0
+    """When it would be admitted; None for never, because it asks for more tokens than the limit."""
     requests: Room | None = None
     tokens: Room | None = None
     requested_tokens: int = 0
     second: int = 0
+    """With `member`, identifies the request."""
     member: str = ""
 
 

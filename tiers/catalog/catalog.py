@@ -20,35 +20,43 @@ from tiers.engines import EngineSpec
 
 
 class EmbeddingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Exactly one of `model` and `path` is set. With a `provider` or a `url`, `model` is one of a server elsewhere.
-
-    `model`: a model of the CPU's core, whose hidden state after `layer` of its layers (default: all) is pooled.
-    `path`: a folder with an encoder's checkpoint (BERT, DistilBERT, ModernBERT and their kind), whose last states are
-    averaged unless a sentence-transformers folder says otherwise. Vectors have length 1. `shortenable`: it was trained
-    so that the first entries of a vector are a vector too (Kusupati et al. 2022, "Matryoshka representation learning"),
-    so that callers may ask for fewer `dimensions`.
-
-    Of a server elsewhere: `provider` and `url` give the part of its address before `/embeddings`, `api_key_env` the
-    environment variable of its key. `max_inputs`: most texts of one call; more are split. `max_tokens`: the most that
-    the server reads of a text, which bounds its price; 8,192 unless given, as 512 of others. `local`: the server is in
-    the operator's network. `input_usd_per_million`: None is the price list's. `listed`: the list that it comes from.
+    """A model that embeds texts. Exactly one of `model` and `path` is set. With a `provider` or a `url`, `model` is one
+    of a server elsewhere.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     model: str | None = None
+    """A model of the CPU's core, whose hidden state after `layer` of its layers (default: all) is pooled; or a model of
+    a server elsewhere.
+    """
     path: str | None = None
+    """A folder with an encoder's checkpoint (BERT, DistilBERT, ModernBERT and their kind). Its last states are averaged
+    unless a sentence-transformers folder says otherwise. Vectors have length 1.
+    """
     layer: Count | None = None
     pooling: Pooling = "mean"
     max_tokens: Count = 512
+    """The most that the server reads of a text, which bounds its price. Unless given it is 8,192; for others it is 512.
+    """
     shortenable: bool = False
+    """Whether the model was trained so that the first entries of a vector are a vector too (Kusupati et al. 2022,
+    "Matryoshka representation learning"), so that callers may ask for fewer `dimensions`.
+    """
     input_usd_per_million: NonNegative | None = None
+    """None for the price list's price."""
     provider: ProviderName | None = None
+    """The provider of a server elsewhere, which gives its address."""
     url: str | None = None
+    """The address of a server elsewhere, the part before `/embeddings`."""
     api_key_env: str | None = None
+    """The environment variable with the key of a server elsewhere."""
     max_inputs: Annotated[int, msgspec.Meta(ge=1, le=2048)] = 2048
+    """Most texts of one call; a request with more is split."""
     timeout_seconds: Positive = 60.0
     local: bool = False
+    """Whether the server is in the operator's network."""
     listed: str = ""
+    """The list that the price comes from."""
 
     @property
     def is_remote(self) -> bool:
@@ -68,12 +76,16 @@ class EmbeddingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class TargetSpec(TierSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry like a tier's, on a server elsewhere. `stands_for`: the name of the tier that its answers count as, in
-    records and permissions; default: the first tier whose `fallback` names it, else the strongest. Its `number` is that
-    tier's. Without a price it has that tier's, as an estimate. `fallback`: the targets that stand in for it where a
-    request or a rule names it, and tiers where `fallback_named` is set; None: for a rule, that tier and its chain."""
+    """An entry like a tier's, on a server elsewhere. Without a price it has that tier's, as an estimate.
+
+    Its `fallback` are the targets that stand in for it where a request or a rule names it, and tiers where
+    `fallback_named` is set. None stands, for a rule, for that tier and its chain.
+    """
 
     stands_for: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """The name of the tier that its answers count as, in records and permissions. By default it is the first tier whose
+    `fallback` names it, else the strongest. Its `number` is that tier's.
+    """
 
 
 Script = Literal[
@@ -87,40 +99,44 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\Z")
 
 
 class RuleWhen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The conditions of a rule, all of which must hold; of several values one suffices. Without any, every request.
-
-    `key`, `team`: ids or names. `tag`: by name, values of the request's `metadata`; `header`: by name, values of its
-    headers; `*` is any value. `hour`: `HH:MM-HH:MM` in `time_zone`, the end not included, over
-    midnight where the end is earlier. `language`: the script that most letters of the last user turn are in, which is
-    all that is looked at: `latin` is English as well as French. `min_tokens`, `max_tokens`: of the prompt, as routing
-    estimates them, both included.
+    """The conditions of a rule, all of which must hold. Of several values one suffices. A rule without any holds for
+    every request.
     """
 
     key: Values | None = None
+    """Ids or names of keys."""
     team: Values | None = None
+    """Ids or names of teams."""
     tag: dict[str, Values] = {}
+    """Values of the request's `metadata`, by name. `*` is any value."""
     header: dict[str, Values] = {}
+    """Values of its headers, by name. `*` is any value."""
     hour: str | None = None
+    """`HH:MM-HH:MM` in `time_zone`, the end not included, over midnight where the end is earlier."""
     time_zone: str = "UTC"
     language: Annotated[list[Script], Meta(min_length=1)] | None = None
+    """The script that most letters of the last user turn are in, which is all that is looked at: `latin` is English as
+    well as French.
+    """
     min_tokens: Tokens | None = None
+    """Least tokens of the prompt, as routing estimates them."""
     max_tokens: Tokens | None = None
+    """Most tokens of the prompt, as routing estimates them."""
 
 
 class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for the requests of `when`. All rules that match a request apply together.
-
-    `allow`: the names of the tiers and targets that may answer; those of several rules intersect. `floor`: the least
-    tier; the highest holds. `target`: the tier or target that answers in place of routing while it is up, of the first
-    rule that has one. `quality`: the quality target of requests that ask for none, of the first rule that has one.
-    """
+    """What holds for the requests of `when`. All rules that match a request apply together."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
     when: RuleWhen = RuleWhen()
     allow: Values | None = None
+    """The names of the tiers and targets that may answer; those of several rules intersect."""
     floor: str | None = None
+    """The least tier; the highest holds."""
     target: str | None = None
+    """The tier or target that answers in place of routing while it is up, of the first rule that has one."""
     quality: Annotated[float, Meta(ge=0, le=1)] | Literal["economy", "balanced", "careful"] | None = None
+    """The quality target of requests that ask for none, of the first rule that has one."""
 
 
 def minutes_of(hour: str) -> tuple[int, int] | None:
@@ -138,32 +154,35 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class PrivateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prompts that only local tiers may see. `rules`: what is looked for in their texts. `patterns`: further regular
-    expressions, by shown name. `unreadable`: whether a prompt with something that no rule can read (images, audio,
-    files, token ids) is private. `store`: whether texts of private requests may be stored, sampled and learned from."""
+    """Prompts that only local tiers may see."""
 
     rules: list[RuleName] = msgspec.field(default_factory=lambda: list(RULES))
+    """What is looked for in their texts."""
     patterns: dict[Annotated[str, msgspec.Meta(min_length=1, max_length=64)], str] = {}
+    """Further regular expressions, by shown name."""
     unreadable: bool = True
+    """Whether a prompt with something that no rule can read (images, audio, files, token ids) is private."""
     store: bool = True
+    """Whether texts of private requests may be stored, sampled and learned from."""
 
 
 class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A judge of texts: a class in process (`python`, as `module:Class`, made with `options`), or a server (`url`).
-
-    `on`: the stages that it is asked at. `fail`: what becomes of a text that it does not judge within
-    `timeout_seconds`, or at all: `closed` refuses the request, `open` lets the text pass. `local`: whether what the
-    server is sent stays in the operator's network. `api_key_env`: the variable that holds the server's bearer token.
-    """
+    """A judge of texts: a class in process (`python`, as `module:Class`, made with `options`), or a server (`url`)."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     python: str | None = None
     url: str | None = None
     on: Annotated[list[Stage], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: list(STAGES))
+    """The stages that it is asked at."""
     fail: Literal["closed", "open"] = "closed"
+    """What becomes of a text that it does not judge within `timeout_seconds`, or at all. `closed` refuses the request,
+    `open` lets the text pass.
+    """
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0
     local: bool | None = None
+    """Whether what the server is sent stays in the operator's network."""
     api_key_env: str | None = None
+    """The variable that holds the server's bearer token."""
     options: dict[str, Any] = {}
 
     @property
@@ -177,30 +196,35 @@ CPU_CORE = "cpu"
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Models and tiers of one installation; `tiers[k-1]` is tier k.
-
-    `core` is served by this machine's CPU; each of `gpu_groups` is a core on GPUs, served if a tier uses it.
-    `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
-    `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
-    `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
-    (`tiers.catalog.quality_gate`). `private`: which prompts only local tiers may see, None for those that callers mark;
-    `guardrails`: what judges prompts and answers, in this order. `targets`: servers that are no tiers,
-    for fallback chains and rules. `rules`: which requests may go to which tiers.
-    """
+    """Models and tiers of one installation."""
 
     name: str
     description: str = ""
     reference_prompt_tokens: Count = 200
+    """The mean prompt length that the prices were derived for."""
     core: CoreSpec = msgspec.field(default_factory=lambda: CoreSpec(models=[]))
+    """The core that this machine's CPU serves."""
     gpu_groups: list[GpuGroupSpec] = []
+    """Cores on GPUs; each is served if a tier uses it."""
     tiers: list[TierSpec]
+    """All tiers; tier k is at index k-1."""
     targets: list[TargetSpec] = []
+    """Servers that are no tiers, for fallback chains and rules."""
     rules: list[RuleSpec] = []
+    """Which requests may go to which tiers."""
     embeddings: list[EmbeddingSpec] = []
     aliases: dict[str, str] = {}
+    """Further names of `auto`, of tiers and of models, so that a client's model name need not change. `*` is any name
+    that is not known.
+    """
     unmeasured: dict[str, str] = {}
+    """Quantised models, by name, that are served without a quality report, each with the reason
+    (`tiers.catalog.quality_gate`).
+    """
     private: PrivateSpec | None = None
+    """Which prompts only local tiers may see; None for those that callers mark."""
     guardrails: list[GuardrailSpec] = []
+    """What judges prompts and answers, in this order."""
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""

@@ -15,17 +15,16 @@ NO_CREDENTIAL = "it is asked only first, with the caller's own credential (x-aio
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the owner of a request consents to; recorded with the request's texts, so that later uses ask again.
-
-    `tiers`: the numbers of those that may see it, None for all. `local`: only tiers that the catalogue labels local may
-    see it. `reuse`: its texts may be stored, sampled and learned from.
-    """
+    """What the owner of a request consents to; recorded with the request's texts, so that later uses ask again."""
 
     has_credential: ClassVar[bool] = False
     """Whether the request brings its owner's own credential, for a tier that asks for one."""
     tiers: frozenset[int] | None = None
+    """The numbers of the tiers that may see it; None for all."""
     local: bool = False
+    """Whether only tiers that the catalogue labels local may see it."""
     reuse: bool = True
+    """Whether its texts may be stored, sampled and learned from."""
 
     @property
     def is_for_all(self) -> bool:

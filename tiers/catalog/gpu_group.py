@@ -109,12 +109,7 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A model of a GPU group: its file, its weight format and the numbers that determine its memory.
 
     A catalogue may leave the numbers out: they are those of `shape`, or of the file's headers
-    (`tiers.catalog.gpu_group`). `shape` names them (`inference_core.loaders.decoder_tensors`): a placement can be
-    planned without the file, and a loaded file must agree with it. `activations` and `block_size`: see
-    `DeviceModelSpec`. `draft`: another model of the group, with the same vocabulary, that may draft for this one (the
-    knob `speculation`). `knobs`: initial live knobs of this model, by name, where they differ from the group's.
-    `max_adapters`, `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the
-    cards. `quality`: the report required to serve the model, and its bounds.
+    (`tiers.catalog.gpu_group`).
     """
 
     name: str
@@ -126,15 +121,26 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     head_dim: Annotated[int, msgspec.Meta(gt=0)]
     kv_dtype: DeviceKVDtype = "float16"
     shape: str | None = None
+    """Names a model whose numbers are known (`inference_core.loaders.decoder_tensors`). A placement can then be planned
+    without the file, and a loaded file must agree with it.
+    """
     max_context: Annotated[int, msgspec.Meta(ge=2)]
     activations: Activations = "bfloat16"
+    """See `DeviceModelSpec`."""
     block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
+    """See `DeviceModelSpec`."""
     max_adapters: MaxAdapters = 0
+    """Most LoRA adapters; see `DeviceModelSpec`. Their slots take memory of the cards."""
     max_adapter_rank: MaxAdapterRank = 16
+    """See `DeviceModelSpec`."""
     adapters: dict[str, str] = {}
+    """See `DeviceModelSpec`."""
     draft: str | None = None
+    """Another model of the group, with the same vocabulary, that may draft for this one (the knob `speculation`)."""
     knobs: dict[str, KnobValue] = {}
+    """Initial live knobs of this model, by name, where they differ from the group's."""
     quality: QualityGate | None = None
+    """The report required to serve the model, and its bounds."""
 
     @property
     def compute(self) -> DeviceScheme:
@@ -168,32 +174,33 @@ def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A core on `cards` equal GPUs, which share its models; `memory_utilization` of each may be used.
-
-    `pipeline`: the number of stages of consecutive layers; the cards of a stage share its layers in tensor parallel.
-    `first_card`: the number of the first card, the others follow; None is the first that no earlier group uses.
-    `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
-    `max_num_seqs` bound a step, and memory is reserved for such a step; `knobs` may set less. `capture_steps`: see
-    `DeviceCoreSpec`. `watchdog_seconds`: a
-    step that takes longer makes the core unhealthy until it ends. `prefixes` are pinned at start; they take at most
-    `pinned_share` of the KV cache.
-    """
+    """A core on `cards` equal GPUs, which share its models; `memory_utilization` of each may be used."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
     cards: Annotated[int, msgspec.Meta(ge=1)]
     card_bytes: Annotated[int, msgspec.Meta(gt=0)]
     pipeline: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """The number of stages of consecutive layers; the cards of a stage share its layers in tensor parallel."""
     memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    """Most tokens of a step; memory is reserved for such a step."""
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
+    """Most sequences of a step; memory is reserved for such a step."""
     capture_steps: bool = True
+    """See `DeviceCoreSpec`."""
     slab_bytes: Annotated[int, msgspec.Meta(gt=0)] = 256 * 2**20
     device: DeviceKind = "cuda"
+    """"cpu" runs the group on the host, slowly (see `DeviceGroupSpec`)."""
     first_card: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The number of the first card, which the others follow; None for the first that no earlier group uses."""
     knobs: dict[str, KnobValue] = {}
+    """Initial live knobs, by name. They may set less than the limits of a step."""
     watchdog_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """A step that takes longer makes the core unhealthy until it ends."""
     prefixes: list[PrefixSpec] = []
+    """Prefixes that are pinned at start."""
     pinned_share: PinnedShare = PINNED_SHARE
+    """Share of the KV cache that they may take."""
     models: list[GpuModelSpec]
 
     @property

@@ -16,25 +16,27 @@ ProviderKind = Literal[
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's name stands for in a catalogue.
-
-    `kind`: of its `remote` table; `kinds`: others, by how their models' names start. `base_url`: its address;
-    `{region}` is the AWS region, `{host}`, `{project}` and `{location}` are those of Google Cloud. Without one the
-    tier's `url` or the environment variable `url_variable` gives it. `path` is appended to an address that has none.
-    `key_variables`: where its users keep the key; the first that is set is used. `needs_key`: whether there is no other
-    way to sign in. `max_context`: what its current models take at least, in tokens. `remote`: further fields of the
-    `remote` table.
-    """
+    """What a provider's name stands for in a catalogue."""
 
     kind: ProviderKind = "openai-provider"
+    """The kind of its `remote` table."""
     kinds: dict[str, ProviderKind] = {}
+    """Other kinds, by how their models' names start."""
     base_url: str = ""
+    """Its address. `{region}` is the AWS region; `{host}`, `{project}` and `{location}` are those of Google Cloud.
+    Without an address the tier's `url` or the environment variable `url_variable` gives it.
+    """
     url_variable: str = ""
     path: str
+    """Appended to an address that has none."""
     key_variables: tuple[str, ...]
+    """Environment variables where its users keep the key; the first that is set is used."""
     needs_key: bool = True
+    """Whether there is no other way to sign in."""
     max_context: int = 128_000
+    """What its current models take at least, in tokens."""
     remote: dict[str, Any] = {}
+    """Further fields of the `remote` table."""
 
 
 _LATER_LIMIT = {"max_tokens_field": "max_completion_tokens"}

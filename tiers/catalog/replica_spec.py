@@ -15,28 +15,27 @@ PerMinute = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class ApiKeySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several API keys for the same server: `env` names the environment variable that holds it.
-
-    `requests_per_minute`, `tokens_per_minute`: what this gateway process sends with it in any 60 seconds; None: as much
-    as comes. Tokens are those of prompts and answers.
-    """
+    """One of several API keys for the same server: `env` names the environment variable that holds it."""
 
     env: str
     requests_per_minute: PerMinute | None = None
+    """Most requests that this gateway process sends with it in any 60 seconds; None for no limit."""
     tokens_per_minute: PerMinute | None = None
+    """Most tokens of prompts and answers that this process sends with it in any 60 seconds; None for no limit."""
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of a model's servers, or one of several keys for a server. `weight`: its capacity relative to the others.
-
-    `api_key_env` takes precedence over the tier's; `requests_per_minute`, `tokens_per_minute`: see `ApiKeySpec`.
-    """
+    """One of a model's servers, or one of several keys for a server."""
 
     base_url: str
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Its capacity relative to the others."""
     api_key_env: str | None = None
+    """The environment variable with the key; it takes precedence over the tier's."""
     requests_per_minute: PerMinute | None = None
+    """See `ApiKeySpec`."""
     tokens_per_minute: PerMinute | None = None
+    """See `ApiKeySpec`."""
 
     @property
     def is_limited(self) -> bool:

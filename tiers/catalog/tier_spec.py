@@ -41,18 +41,20 @@ LOGPROB_KINDS = frozenset({"vllm", "sglang"})
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Declared abilities of a tier; None: not declared, and the default of its kind of server holds.
-
-    `vision`, `audio` and `files`: parts of messages that it reads. `tools`: function calls. `json_schema`: structured
-    output. `logprobs`: log-probabilities of its tokens.
-    """
+    """Declared abilities of a tier; None: not declared, and the default of its kind of server holds."""
 
     vision: bool | None = None
+    """Whether it reads images in messages."""
     audio: bool | None = None
+    """Whether it reads audio in messages."""
     files: bool | None = None
+    """Whether it reads files in messages."""
     tools: bool | None = None
+    """Whether it calls functions."""
     json_schema: bool | None = None
+    """Whether it answers by a schema."""
     logprobs: bool | None = None
+    """Whether it gives log-probabilities of its tokens."""
 
     def over(self, usual: frozenset[Capability]) -> frozenset[Capability]:
         """Return what a tier has whose kind of server usually has `usual`."""
@@ -106,76 +108,90 @@ ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcrip
 
 
 class TlsSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files in PEM for the `https` of a server. `ca`: the authorities that its certificate may be of, instead of those
-    of this machine; `certificate` and `key`: what AIO shows it, the key in the same file or in one of its own."""
+    """Files in PEM for the `https` of a server."""
 
     ca: str | None = None
+    """The authorities that the server's certificate may be of, instead of those of this machine."""
     certificate: str | None = None
+    """The certificate that AIO shows it."""
     key: str | None = None
+    """The certificate's key, if it is in a file of its own."""
 
 
 NO_TLS = TlsSpec()
 
 
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before `/v2`.
+    """A server elsewhere that answers for a tier.
 
-    `kind`: the kind of server, which decides its health probe, its queue metrics and its own field names; `openai` is
-    any OpenAI-compatible server. The others are vLLM, SGLang, `llama-server`, `trtllm-serve`, Hugging Face's Text
-    Generation Inference (`tgi`), and Triton Inference Server with the TensorRT-LLM or the vLLM backend, where `model`
-    is the name in Triton's model repository; and a provider's API (`TierSpec.provider`): OpenAI's as providers have it,
-    Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse, and Vertex AI, whose `api_key_env` names a file of
-    credentials.
-    `tokenizer` (Triton only): model file or folder whose chat template formats conversations; without it only raw
-    prompts are answered.
-    `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the model `tensorrt_llm_bls`
-    does with `accumulate_tokens`. `whole_path` (likewise): the endpoint for whole answers; `infer` for a model that is
-    not decoupled. Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and
-    key; requests are spread as `balancing` says. `api_key_env` names the environment variable with the key; a catalogue
-    never contains the key. `api_keys`, instead: several keys for the one `base_url`, over which requests are spread as
-    over replicas. `stream_usage` asks for token counts (`stream_options`); switch it off for a server that
-    rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
-    server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
-    `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
-    `service_fields`: whether the server gets fields of the caller that mean something to a provider alone (`user`,
-    `store`, `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
-    `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
-    a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
-    `credentials`: whose the server gets: those that the catalogue names, or the caller's own, sent with the request.
-    `tls`: certificates of its own for the servers.
-    `body`: further fields of every request, as `{ chat_template_kwargs = { enable_thinking = false } }`, where the
-    caller has not set them. `forward`: names of fields beyond OpenAI's API that the server gets from callers, in
-    addition to those that its kind is known to have.
-    `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
-    server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
-    at an address of its own choice.
+    Several servers of the same model have `base_urls` instead of `base_url`, or `replicas`, which may differ in weight
+    and key; requests are spread as `balancing` says.
     """
 
     base_url: str = ""
+    """The part before `/chat/completions` (usually ending in `/v1`), Triton's before `/v2`."""
     base_urls: list[str] = []
     replicas: list[ReplicaSpec] = []
     balancing: BalancingSpec = BalancingSpec()
     engine: EngineSpec | None = None
+    """Instead of an address: the server is a process that AIO starts itself, at an address of its own choice."""
     kind: RemoteKind = "openai"
+    """The kind of server, which decides its health probe, its queue metrics and its own field names. `openai` is any
+    OpenAI-compatible server. The others are vLLM, SGLang, `llama-server`, `trtllm-serve`, Hugging Face's Text
+    Generation Inference (`tgi`), and Triton Inference Server with the TensorRT-LLM or the vLLM backend, where `model`
+    is the name in Triton's model repository; and a provider's API (`TierSpec.provider`): OpenAI's as providers have it,
+    Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse, and Vertex AI, whose `api_key_env` names a file of
+    credentials.
+    """
     model: str = ""
+    """Empty for the server's only model, which is found when the tier starts."""
     tokenizer: str | None = None
+    """For Triton, the model file or folder whose chat template formats conversations; without it only raw prompts are
+    answered.
+    """
     cumulative_text: bool = False
+    """For Triton with TensorRT-LLM, whether each event repeats the text before it, as the model `tensorrt_llm_bls` does
+    with `accumulate_tokens`.
+    """
     whole_path: Literal["generate", "infer"] = "generate"
+    """For Triton with TensorRT-LLM, the endpoint for whole answers; `infer` for a model that is not decoupled."""
     max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    """In tokens; None for what the server tells, else `USUAL_CONTEXT`."""
     api_key_env: str | None = None
+    """The environment variable with the key; a catalogue never contains the key."""
     api_keys: list[ApiKeySpec] = []
+    """Several keys for the one `base_url`, instead of `api_key_env`; requests are spread over them as over replicas."""
     credentials: Literal["catalogue", "caller"] = "catalogue"
+    """Whose credentials the server gets: those that the catalogue names, or the caller's own, sent with the request."""
     connect_timeout_seconds: Positive = 5.0
     read_timeout_seconds: Positive = 60.0
     total_timeout_seconds: Positive = 600.0
     stream_usage: bool = True
+    """Whether to ask for token counts (`stream_options`); switch it off for a server that rejects the field."""
     stream_whole: bool = False
+    """Stream from the server even if the caller wants the whole answer. A hanging server is then detected after
+    `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
+    """
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`."""
     service_fields: bool = True
+    """Whether the server gets fields of the caller that mean something to a provider alone (`user`, `store`,
+    `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
+    """
     responses: Literal["never", "needed", "always"] = "never"
+    """Whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as a chat
+    (reasoning next to tools, tools that the provider runs), `always`, or `never`.
+    """
     tls: TlsSpec = NO_TLS
+    """Certificates of its own for the servers."""
     body: dict[str, Any] = {}
+    """Further fields of every request, as `{ chat_template_kwargs = { enable_thinking = false } }`, where the caller
+    has not set them.
+    """
     forward: list[str] = []
+    """Names of fields beyond OpenAI's API that the server gets from callers, in addition to those that its kind is
+    known to have.
+    """
 
     @property
     def servers(self) -> list[ReplicaSpec]:
@@ -227,30 +243,34 @@ class SelfConsistencySpec(
 class ChainOfThoughtSpec(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chain-of-thought", forbid_unknown_fields=True
 ):
-    """Think first, within `budget_tokens`, then answer (SPEC TI-04).
+    r"""Think first, within `budget_tokens`, then answer (SPEC TI-04). A model that writes `<think>…</think>` itself
+    needs opening `<think>\n`, marker `</think>` and answer opening `\n</think>\n\n`.
 
-    `instruction` is appended to the last user turn; `opening` starts the assistant's turn; thinking ends at the first
-    of `end_markers`, at the end of the turn or with the budget; `answer_opening` then introduces the answer. A model
-    that writes `<think>…</think>` itself needs opening `<think>\\n`, marker `</think>` and answer opening
-    `\\n</think>\\n\\n`. At least `min_answer_tokens` are reserved for the answer, or half of a small `max_tokens`.
-
-    `settled_probes`: end the thought once that many consecutive probes gave the same short answer; 0 never probes for
-    agreement. `probe_confidence`: end it at the first probe whose answer the model is that sure of (SPEC TI-16): the
-    geometric mean of its tokens' probabilities; 0 never does. Probes are greedy answers of at most `probe_tokens`
-    tokens, drawn at ends of sentences at least `probe_every_tokens` tokens apart. They take their tokens from the
-    budget and are billed as reasoning.
+    Probes are greedy answers. They take their tokens from the budget and are billed as reasoning.
     """
 
     budget_tokens: Count
     instruction: str = "Think step by step before you answer."
+    """Appended to the last user turn."""
     opening: str = "Let's think step by step.\n"
+    """Starts the assistant's turn. Thinking ends at the first of `end_markers`, at the end of the turn or with the
+    budget.
+    """
     end_markers: tuple[str, ...] = ("</think>", "Final answer:")
     answer_opening: str = "\n\nFinal answer:"
+    """Introduces the answer after the thoughts."""
     min_answer_tokens: Count = 64
+    """Tokens that are reserved for the answer, or half of a small `max_tokens`."""
     settled_probes: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    """End the thought once that many consecutive probes gave the same short answer; 0 never probes for agreement."""
     probe_confidence: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """End the thought at the first probe whose answer the model is that sure of (SPEC TI-16), by the geometric mean of
+    its tokens' probabilities; 0 never does.
+    """
     probe_every_tokens: Count = 32
+    """Probes are drawn at ends of sentences at least so many tokens apart."""
     probe_tokens: Count = 16
+    """Most tokens of a probe."""
 
 
 PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec
@@ -286,25 +306,27 @@ class PriceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """US dollars per million tokens; dollars per million times tokens are micro-dollars.
-
-    `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.pricing`): the model's
-    size, the seconds of an answer, or the tier's position; "" for a given price. Prompt tokens that a server read from
-    its cache cost `cached_input_usd_per_million`, those that it wrote into it `cache_write_usd_per_million`; None: as
-    much as other prompt tokens. Those that it wrote for an hour cost `cache_write_1h_usd_per_million`; None: twice as
-    much as other prompt tokens where writes have a price at all, which is Anthropic's rule (its page on prompt caching:
-    1.25 times for five minutes, twice for an hour). `steps`: other prices of long prompts, ascending. `listed`: the
-    price list that it comes from, with its version; "" for a price of the catalogue or an estimate.
-    """
+    """US dollars per million tokens; dollars per million times tokens are micro-dollars."""
 
     input_usd_per_million: NonNegative
     output_usd_per_million: NonNegative
     cached_input_usd_per_million: NonNegative | None = None
+    """Price of prompt tokens that a server read from its cache; None is as much as other prompt tokens."""
     cache_write_usd_per_million: NonNegative | None = None
+    """Price of prompt tokens that it wrote into its cache; None is as much as other prompt tokens."""
     cache_write_1h_usd_per_million: NonNegative | None = None
+    """Price of prompt tokens that it wrote for an hour. None is twice as much as other prompt tokens where writes have
+    a price at all, which is Anthropic's rule (its page on prompt caching: 1.25 times for five minutes, twice for an
+    hour).
+    """
     steps: list[PriceStep] = []
+    """Other prices of long prompts, ascending."""
     estimated: Literal["", "size", "seconds", "order"] = ""
+    """The basis of an estimate if the catalogue has no price (`tiers.catalog.pricing`): the model's size, the seconds
+    of an answer, or the tier's position; "" for a given price.
+    """
     listed: str = ""
+    """The price list that it comes from, with its version; "" for a price of the catalogue or an estimate."""
 
     def of_prompt(self, tokens: float) -> "Price":
         """Return the price of a request with a prompt of so many tokens."""
@@ -341,40 +363,25 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Only `name` and one of `model`, `remote`, and `provider` with `model` are required. Other missing values are filled
     in when the catalogue is read (`tiers.catalog.defaults`); until then they are 0, or `NO_PRICE`. A `provider` has
-    become a `remote` table by then. `tier_class` describes the tier: it routes prompts while no outcomes of these tiers
-    are known. Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `adapter`: the LoRA
-    adapter that the tier answers with, by its name among those of its model or by the path of its PEFT folder, which
-    becomes a name when the catalogue is read (SPEC TI-10). `expected_answer_tokens` is the mean number of billed output
-    tokens, reasoning and discarded samples included; it determines predicted costs.
-    `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
-    bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
-    `max_tokens`. Without either, a server elsewhere gets only the caller's bound; 0 there is no bound.
-    `max_output_tokens`: the most that the model of a server elsewhere can answer, as its maker publishes it; None: what
-    the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
-    `effort`: the reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is
-    several tiers, which share its cache.
-    `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer
-    starts; None: the next tier up, once. `fallback_named`: a request that names the entry goes on to the tiers of its
-    `fallback`, too, instead of to its targets alone.
-    `serves`: the further endpoints of its server that are passed through for it, and `unit_prices`: US dollars of each:
-    per thousand searches of `rerank` and inputs of `moderations`, per image, per million characters of `speech`, per
-    hour of `transcriptions`. Images may have a table of prices by size and quality: `"1024x1024"`, `"hd 1792x1024"`,
-    and `default` for requests that name neither. `extra_prices`: what its server bills besides tokens, by the names of
-    `tiers.dialects.extras`: US dollars of a use, or what the prices of tokens are multiplied by.
-    `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
-    `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
+    become a `remote` table by then.
     """
 
     SHORT_FORM: ClassVar[tuple[str, ...]] = (
         "url", "kind", "api_key_env", "api_keys", "credentials", "max_context", "body", "forward",
         "read_timeout_seconds", "total_timeout_seconds", "balancing", "tls",
     )  # fmt: skip
+    """Further keys of an entry in TOML, which the reader moves to `remote`."""
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     tier_class: TierClass | None = msgspec.field(name="class", default=None)
+    """Describes the tier: it routes prompts while no outcomes of these tiers are known."""
     model: str | None = None
+    """A model of the catalogue's cores. Exactly one of `model` and `remote` is set."""
     adapter: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """The LoRA adapter that the tier answers with, by its name among those of its model or by the path of its PEFT
+    folder, which becomes a name when the catalogue is read (SPEC TI-10).
+    """
     provider: ProviderName | None = None
     remote: RemoteSpec | None = None
     policy: PolicySpec = PlainSpec()
@@ -382,19 +389,48 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     price: Price = NO_PRICE
     objective: Objective = USUAL_OBJECTIVE
     expected_answer_tokens: Count = 0
+    """The mean number of billed output tokens, reasoning and discarded samples included; it determines predicted costs.
+    """
     mean_latency_ms: Positive = 0.0
+    """The expected duration of an answer; routing uses it until there are measurements."""
     max_tokens: Count = 0
+    """Most output of one request; 0 for no bound."""
     default_max_tokens: Count | None = None
+    """Most output of a request without its own bound; None means `max_tokens`. Without either, a server elsewhere gets
+    only the caller's bound.
+    """
     effort: ReasoningEffort | None = None
+    """The reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is several
+    tiers, which share its cache.
+    """
     max_output_tokens: Count | None = None
+    """The most that the model of a server elsewhere can answer, as its maker publishes it; None for what the server
+    tells of it.
+    """
     tool_dialect: CallDialectName | None = None
+    """How the model writes tool calls, if its chat template does not show it."""
     capabilities: Capabilities = Capabilities()
     fallback: list[str] | None = None
+    """The names of tiers and targets that are tried in this order if the tier fails before its answer starts; None for
+    the next tier up, once.
+    """
     fallback_named: bool = False
+    """Whether a request that names the entry goes on to the tiers of its `fallback`, too, instead of to its targets
+    alone.
+    """
     serves: list[ServedEndpoint] = []
+    """The further endpoints of its server that are passed through for it."""
     unit_prices: dict[ServedEndpoint, NonNegative | Annotated[dict[str, NonNegative], msgspec.Meta(min_length=1)]] = {}
+    """US dollars for each of these endpoints: per thousand searches of `rerank` and inputs of `moderations`, per image,
+    per million characters of `speech`, per hour of `transcriptions`. Images may have a table of prices by size and
+    quality: `"1024x1024"`, `"hd 1792x1024"`, and `default` for requests that name neither.
+    """
     extra_prices: dict[str, NonNegative] = {}
+    """What its server bills besides tokens, by the names of `tiers.dialects.extras`: US dollars of a use, or what the
+    prices of tokens are multiplied by.
+    """
     local: bool | None = None
+    """Whether what it is sent stays in the operator's network; None for what `is_local` says."""
 
     @property
     def model_name(self) -> str:

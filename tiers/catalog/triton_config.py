@@ -52,10 +52,11 @@ _OUTPUTS = {
 
 
 class Instances(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` copies of a model on each of `gpus`, or on the CPU: independent replicas, not a parallel model."""
+    """Independent replicas of a model, not a parallel model."""
 
     kind: DeviceKind = "gpu"
     count: int = 1
+    """Copies of the model on each of `gpus`, or on the CPU."""
     gpus: Sequence[int] = ()
 
 

@@ -36,15 +36,17 @@ Tokens = Mapping[str, float]
 
 
 class UnitPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """`usd_per_unit`: None where neither catalogue nor list has it; then `rates`, US dollars per million tokens by
-    kind, if these are known. `least_units`: what is billed at least. `listed`: the list that it comes from; "" for the
-    catalogue."""
+    """The price of an endpoint that is billed by units."""
 
     unit: str
     usd_per_unit: float | None = None
+    """None where neither catalogue nor list has it; then `rates` holds."""
     rates: dict[str, float] = {}
+    """US dollars per million tokens by kind, if these are known."""
     least_units: float = 0.0
+    """What is billed at least."""
     listed: str = ""
+    """The list that it comes from; "" for the catalogue."""
 
     @property
     def is_known(self) -> bool:

@@ -141,11 +141,13 @@ _MATHS_DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 
 class FinalAnswer(msgspec.Struct, frozen=True):
-    """What a text answers. `value`: a letter, a number with its unit, a formula, a literal, canonical JSON, or words in
-    lower case; equal ones agree, and see `tiers.final_answer.extract.agree`."""
+    """What a text answers."""
 
     kind: AnswerKind
     value: str
+    """A letter, a number with its unit, a formula, a literal, canonical JSON, or words in lower case; equal ones agree,
+    and see `tiers.final_answer.extract.agree`.
+    """
 
 
 def final_answer(

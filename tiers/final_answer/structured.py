@@ -219,14 +219,16 @@ Path = tuple[str | int, ...]
 
 
 class CallsCompared(msgspec.Struct, frozen=True, order=True):
-    """The fields of two answers' calls, compared. `unequal` and `equal` fields: the name of each call is one, and each
-    argument; `arguments`: how many of them are arguments. `free`: long free texts that differ, which are not counted.
-    """
+    """The fields of two answers' calls, compared. The name of each call is a field, and so is each argument."""
 
     unequal: int
+    """Fields that differ."""
     equal: int
+    """Fields that are equal."""
     arguments: int
+    """How many of all these fields are arguments."""
     free: int
+    """Long free texts that differ, which are not counted."""
 
     @property
     def share(self) -> float:

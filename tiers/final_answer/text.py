@@ -90,11 +90,12 @@ _LATER = re.compile(r"^(?:\*\*|__|:|\s)+")
 
 
 class Mark(NamedTuple):
-    """A marked answer: where it starts, what it holds; `strict` if only an answer takes its form, no sentence."""
+    """A marked answer: where it starts, what it holds."""
 
     start: int
     content: str
     strict: bool
+    """Whether only an answer takes its form, and no sentence."""
 
 
 def marks(text: str, *, brackets: bool = False, hashes: bool = True) -> list[Mark]:

@@ -14,12 +14,12 @@ _SYSTEM = "the authorities of this machine (others: `tls.ca` of the tier, or SSL
 
 
 class Trust(NamedTuple):
-    """What certificates of servers are judged by, and the same in words, for errors. `is_own`: by files that somebody
-    named."""
+    """What certificates of servers are judged by, and the same in words, for errors."""
 
     context: ssl.SSLContext
     says: str
     is_own: bool
+    """Whether it is by files that an operator named."""
 
     @property
     def of_httpx(self) -> ssl.SSLContext | bool:

@@ -101,16 +101,18 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors in the order of the inputs. `disputed`: the impossible counts of tokens that the server reported."""
+    """The vectors in the order of the inputs."""
 
     vectors: list[Vector]
     disputed: list[int] = []
+    """The impossible counts of tokens that the server reported."""
 
 
 class _TooManyError(TierRequestError):
-    """A call has too many texts. `counts`: the numbers that the server names, its limit among them."""
+    """A call has too many texts."""
 
     counts: Sequence[int] = ()
+    """The numbers that the server names, its limit among them."""
 
 
 class EmbeddingCounter:
@@ -128,12 +130,13 @@ class EmbeddingCounter:
 
 
 class _SharedByCalls(NamedTuple):
-    """What all calls of one request share. `disputed`: as in `Embedded`."""
+    """What all calls of one request share."""
 
     fields: Mapping[str, Any]
     counter: EmbeddingCounter
     tenant: str
     disputed: list[int]
+    """See `Embedded`."""
 
 
 class EmbeddingClient:

@@ -16,13 +16,16 @@ MOST_REQUESTS = 1_000_000
 
 
 class QueueMetric(NamedTuple):
-    """Where a server tells its queue. `path`: of a Prometheus page, relative to `base_url`. `running`, `waiting`: the
-    gauges of its requests. `finished`: the counter of its answers; "" if it has none."""
+    """Where a server tells its queue."""
 
     path: str
+    """Path of a Prometheus page, relative to `base_url`."""
     running: str
+    """The gauge of its running requests."""
     waiting: str
+    """The gauge of its waiting requests."""
     finished: str = ""
+    """The counter of its answers; "" if it has none."""
 
     def read(self, page: bytes) -> QueueReport | None:
         """Return what `page` tells; None if it lacks one of the gauges, or tells of more requests than can be."""

@@ -25,16 +25,20 @@ class Place(NamedTuple):
 
 
 class LearnedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """`parameters` that the server refuses; `until`: when that is forgotten, seconds since 1970. `tenants`: of how many
-    each was refused some of them alone, which hold for it; 0: they hold for all."""
+    """What a server was learned to refuse."""
 
     tier: str
     url: str
     api: str
     model: str
     parameters: list[str]
+    """The parameters that the server refuses."""
     until: float
+    """When that is forgotten, seconds since 1970."""
     tenants: int = 0
+    """How many tenants' requests each was refused in. If it is some of them alone, the refusal holds for these; 0: it
+    holds for all.
+    """
 
 
 Said = tuple[str, str]

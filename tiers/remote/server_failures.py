@@ -82,14 +82,16 @@ Located = TypeVar("Located", bound=TierError)
 
 
 class ServerRequest(NamedTuple):
-    """What was asked: `model` in `dialect`. `body`: what was sent; without it a failure is no request's own.
-    `credential`: the caller's own, with which it was asked. `tenant`: whose request it was; "" is AIO itself."""
+    """What was asked: `model` in `dialect`."""
 
     dialect: ServerDialect
     model: str
     body: bytes | None = None
+    """The body that was sent; without it a failure is no request's own."""
     credential: CallerCredential | None = None
+    """The caller's own credential, with which it was asked."""
     tenant: str = ""
+    """The tenant whose request it was; "" is AIO itself."""
 
 
 class UnsettledError(TierRequestError):

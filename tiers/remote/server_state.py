@@ -46,11 +46,12 @@ KEPT = 0.95
 
 
 class QueueReport(NamedTuple):
-    """A server's own word on the requests of all its clients. `finished`: its answers so far; None if not counted."""
+    """A server's own word on the requests of all its clients."""
 
     running: int
     waiting: int
     finished: float | None = None
+    """Its answers so far; None if they are not counted."""
 
 
 class Stream:

@@ -39,11 +39,12 @@ class OutputExpiry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`completion_window`: hours, 1h to 168h, after which unanswered lines expire."""
+    """The body of a request for a batch."""
 
     input_file_id: Annotated[str, Meta(min_length=1, max_length=64)]
     endpoint: str
     completion_window: str
+    """Hours, from 1h to 168h, after which unanswered lines expire."""
     metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
 
@@ -89,12 +90,13 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of batches; `last_id` is the `after` of the next one."""
+    """A page of batches."""
 
     object: str = "list"
     data: list[BatchObject]
     first_id: str | None
     last_id: str | None
+    """The value of `after` for the next page."""
     has_more: bool
 
 

@@ -122,9 +122,10 @@ _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 class FileUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the form; `file` is the file."""
+    """The fields of the form."""
 
     file: str
+    """The file."""
     purpose: str
 
 
@@ -142,14 +143,16 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of files; `last_id` is the `after` of the next one, `next_page` its `page`, if there is one."""
+    """A page of files."""
 
     object: str = "list"
     data: list[FileObject]
     first_id: str | None
     last_id: str | None
+    """The value of `after` for the next page."""
     has_more: bool
     next_page: str | None
+    """The value of `page` for the next page, if there is one."""
 
 
 class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):

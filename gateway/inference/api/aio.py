@@ -141,18 +141,19 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision and its cost: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it.
-
-    `costs_estimated`: the tiers whose price is an estimate.
-    """
+    """A decision and its cost: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it."""
 
     tier: int
+    """The tier that would answer."""
     model: str
+    """The model that would answer."""
     reason: str
     p_ok: list[float]
     costs_usd: list[float]
     costs_estimated: list[int]
+    """The tiers whose price is an estimate."""
     cpu_ms: float
+    """CPU time spent on the decision."""
     decision: Decision
 
 

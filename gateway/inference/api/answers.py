@@ -31,17 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
-
-    `latency_ms`: from the request's arrival to the answer's end (SPEC GW-10). `ttft_ms`: to its first text; to its
-    end, if it came in one piece or has no text. `classifier`: the version that decided. `version`: hash of all that
-    affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and arithmetic, its server, its
-    policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
-    where a tier's price was not given and `cost_usd` rests on an estimate. `thought_end`: there if a thought was ended
-    early, and why; `dropped_turns`: how many of the oldest turns were left out for length, there if there are any.
-    `target`: the target that answered in place of the tier, there if one did; `continued_from`: the tiers that gave
-    the beginning of the answer and failed, there if it went on at `tier`.
-    """
+    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before."""
 
     decision_id: str
     tier: int
@@ -49,17 +39,29 @@ class Routed(msgspec.Struct, frozen=True):
     p_ok: float
     cost_usd: float
     latency_ms: float
+    """From the request's arrival to the answer's end (SPEC GW-10)."""
     ttft_ms: float
+    """From the request's arrival to its first text; to its end, if it came in one piece or has no text."""
     overhead_ms: float
     classifier: str
+    """The version that decided."""
     reason: str
     version: str
+    """Hash of all that affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and arithmetic,
+    its server, its policy.
+    """
     cache: CacheUse | None = None
+    """What the response cache had to do with it; null for nothing."""
     cost_estimated: Literal[True] | UnsetType = UNSET
+    """Present, and true, where a tier's price was not given and `cost_usd` rests on an estimate."""
     thought_end: ThoughtEnd | UnsetType = UNSET
+    """Why a thought was ended early; present if one was."""
     dropped_turns: int | UnsetType = UNSET
+    """How many of the oldest turns were left out for length; present if there are any."""
     target: str | UnsetType = UNSET
+    """The target that answered in place of the tier; present if one did."""
     continued_from: list[str] | UnsetType = UNSET
+    """The tiers that gave the beginning of the answer and failed; present if it went on at `tier`."""
 
 
 class ChatAnswer(ChatBody, frozen=True, kw_only=True):
@@ -136,13 +138,14 @@ class CompletionsChunks:
 
 
 class AnswerFormat(Protocol):
-    """How an API formats its answers. `keep_alive`: what a stream sends while a token is awaited.
-    `id_headers`: the names of the response headers with the request's id. `stream_type`: the content type of a
-    stream."""
+    """How an API formats its answers."""
 
     keep_alive: bytes
+    """What a stream sends while a token is awaited."""
     stream_type: bytes
+    """The content type of a stream."""
     id_headers: tuple[bytes, ...]
+    """The names of the response headers with the request's id."""
 
     def whole(self, answer: Answer) -> bytes:
         """The body of a finished answer."""

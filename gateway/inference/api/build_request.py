@@ -169,16 +169,15 @@ _OPTIONS: dict[str, tuple[str, Callable[[Mapping[str, str], int], Any]]] = {
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a request before its body is read; on a socket one connection brings many of them.
-
-    `arrival`: monotonic seconds. `extra`: fields of its body that some servers know, once that is read.
-    """
+    """What is known of a request before its body is read; on a socket one connection brings many of them."""
 
     request_id: str
     arrival: float
+    """Arrival in monotonic seconds."""
     caller: Caller
     headers: Mapping[str, str]
     extra: dict[str, Any] = {}
+    """Fields of its body that some servers know, once that is read."""
 
 
 def received(connection: ASGIConnection[Any, Any, Any, Any]) -> RequestHead:

@@ -52,10 +52,11 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SocketChat(ChatRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A chat's body as over HTTP, always streamed; `request` is needed where several run at a time."""
+    """A chat's body as over HTTP, always streamed."""
 
     type: str = "chat"
     request: str = ""
+    """The caller's own name of the chat, needed where several run at a time."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -103,24 +103,26 @@ MOST_TOKENS = 1_000_000
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A raw `prompt`, or `messages` in the model's chat format. `add_special_tokens` is about prompts, and true there
-    by default; `return_token_strs` asks for the tokens' texts too."""
+    """A raw `prompt`, or `messages` in the model's chat format."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
+    """Only for prompts, where it is true by default."""
     add_generation_prompt: bool = True
     return_token_strs: bool = False
+    """Whether the tokens' texts are wanted too."""
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """`token_strs`: the text of each token, U+FFFD for what is only a part of a character."""
+    """The tokens of a text."""
 
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+    """The text of each token, U+FFFD for what is only a part of a character."""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,15 +43,17 @@ ROWS_AT_ONCE = 64
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`input`: a text, token ids of the model, or lists of either. `dimensions`: only of models made for it.
-    `metadata`: tags for the bill, as of answers."""
+    """`POST /v1/embeddings`."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     input: str | list[str | int | list[TokenId]]
+    """A text, token ids of the model, or lists of either."""
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: PositiveInt | None = None
+    """Entries of a vector; only for models made for it."""
     user: Annotated[str, Meta(max_length=512)] | None = None
     metadata: Metadata | None = None
+    """Tags for the bill, as those of chats."""
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,12 +52,13 @@ _STATUSES = {
 
 
 class GeminiErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong; `details` name the field, or when to try again."""
+    """What went wrong."""
 
     code: int
     message: str
     status: str
     details: list[dict[str, Any]] = []
+    """The field that is wrong, or when to try again."""
 
 
 class GeminiErrorEnvelope(msgspec.Struct, frozen=True):

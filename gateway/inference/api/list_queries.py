@@ -13,12 +13,14 @@ _ORDERS = ("asc", "desc")
 
 
 class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """`after`: the id of the last item of the previous page. `purpose`: if the list supports it."""
+    """The query of a list of what the caller owns."""
 
     after: str | None
+    """The id of the last item of the previous page."""
     limit: int
     ascending: bool
     purpose: str | None = None
+    """The purpose to list, if the list supports it."""
 
 
 def owned_query(

@@ -28,11 +28,7 @@ _EMBEDDED = ["embedContent", "batchEmbedContents"]
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
-
-    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty. `capabilities`:
-    what it supports of vision, audio, files, tools, json_schema and logprobs. `adapter`: the LoRA adapter that the tier
-    binds; null for the model alone."""
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens."""
 
     tier: int
     tier_class: str | None
@@ -41,18 +37,22 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     input_usd_per_million: float
     output_usd_per_million: float
     price_estimated: str
+    """What the price is estimated from, where the catalogue gives none (size, seconds or order); else empty."""
     capabilities: list[str]
+    """Which of vision, audio, files, tools, json_schema and logprobs it supports."""
     adapter: str | None = None
+    """The LoRA adapter that the tier binds; null for the model alone."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to: none for one that only embeds."""
+    """One model in OpenAI's shape."""
 
     id: str
     created: int
     object: str = "model"
     owned_by: str = "aio"
     x_aio: list[ModelTier] = []
+    """The tiers that it may lead to; none for a model that only embeds."""
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in Anthropic's shape. `max_input_tokens`: the longest context of its tiers."""
+    """One model in Anthropic's shape."""
 
     type: str = "model"
     id: str
@@ -71,6 +71,7 @@ class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     lifecycle: str = "active"
     max_input_tokens: int | None = None
+    """The longest context of its tiers."""
 
 
 class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,13 +84,14 @@ class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeminiModel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One model in Google's shape. `input_token_limit`: the longest context of its tiers."""
+    """One model in Google's shape."""
 
     name: str
     base_model_id: str
     version: str = "1"
     display_name: str
     input_token_limit: int
+    """The longest context of its tiers."""
     output_token_limit: int
     supported_generation_methods: list[str]
 

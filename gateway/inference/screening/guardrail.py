@@ -43,21 +43,24 @@ class AskedText(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a guardrail judges: all texts of a request, or of an answer with all its choices. `model`: as requested."""
+    """What a guardrail judges: all texts of a request, or of an answer with all its choices."""
 
     stage: Stage
     request_id: str
     model: str
+    """The model as requested."""
     texts: list[AskedText]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`block`: the request or answer is refused, `reason` is shown to the caller. `replace`: `texts` go on instead, as
-    many as were asked about and in their order."""
+    """What a guardrail decides."""
 
     action: Action = "pass"
+    """`block` refuses the request or answer; with `replace`, `texts` go on instead."""
     reason: str = ""
+    """Shown to the caller of what is refused."""
     texts: list[str] = []
+    """As many as were asked about, in their order."""
 
 
 class _ServersVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,12 +44,13 @@ _VALUE = re.compile(r"[^\s:='\"是为は]+$")
 
 
 class Form(NamedTuple):
-    """What a rule searches: a `pattern`; `literals`, of which a text with the pattern has at least one, () for none;
-    and a `check` of each match, None where the pattern alone counts."""
+    """What a rule searches."""
 
     pattern: re.Pattern[str]
     literals: tuple[str, ...] = ()
+    """A text with the pattern has at least one of these; () for none."""
     check: Callable[[Match], bool] | None = None
+    """A check of each match; None where the pattern alone counts."""
 
     def may_be_in(self, text: str) -> bool:
         """Whether `text` has one of the literals."""

@@ -26,11 +26,11 @@ from tiers.tier import Delta, Restarted, Tier
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What guardrails made of the texts of an answer: the texts that go on, None if it is blocked. `by`: the guardrails
-    that changed it, "" for none."""
+    """What guardrails made of the texts of an answer: the texts that go on, None if it is blocked."""
 
     texts: list[str] | None
     by: str = ""
+    """The guardrails that changed the answer; "" for none."""
 
 
 Judge = Callable[[list[AskedText]], Awaitable[Judged]]

@@ -21,14 +21,16 @@ _NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "i
 
 
 class Passage(NamedTuple):
-    """One text of a request: its `role`, the place of its message or prompt, and what it is there. `number`: of its
-    part or call. A text of kind `native` is one that only a server with the caller's API would get."""
+    """One text of a request: its `role`, the place of its message or prompt, and what it is there. A text of kind
+    `native` is one that only a server with the caller's API would get.
+    """
 
     role: str
     text: str
     message: int
     kind: Literal["content", "arguments", "reasoning", "native", "prompt"]
     number: int = 0
+    """The number of its part or call."""
 
 
 def passages(request: InferenceRequest) -> list[Passage]:
@@ -167,12 +169,14 @@ SEAM = 128
 
 
 class SentTexts(NamedTuple):
-    """`groups`: the texts by where they are in the request. `said`: those of a conversation in order, each with its
-    role. `unreadable`: what no rule can read, and where it is; None if all of it is text."""
+    """The texts of a request."""
 
     groups: list[tuple[str, list[str]]]
+    """The texts by where they are in the request."""
     said: list[tuple[str, str]]
+    """Texts of a conversation in order, each with its role."""
     unreadable: tuple[str, str] | None = None
+    """What no rule can read, and where it is; None if all of it is text."""
 
     @property
     def size(self) -> int:

@@ -44,15 +44,15 @@ LOOK_SECONDS = 0.1
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reload changed: numbers of tiers, none if the catalogue is unchanged. `loaded`: the models of the CPU core
-    if another version of it was loaded. `embeddings`: those of servers elsewhere that were added, changed in more than
-    their price, or removed."""
+    """What a reload changed: numbers of tiers, none if the catalogue is unchanged."""
 
     catalogue: str
     fingerprint: str
     tiers: list[int]
     loaded: list[str] = []
+    """The models of the CPU core if another version of it was loaded."""
     embeddings: list[str] = []
+    """Embeddings of servers elsewhere that were added, changed in more than their price, or removed."""
 
 
 class CatalogueReload:

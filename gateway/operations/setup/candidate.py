@@ -23,34 +23,34 @@ _OWN_NAMES = (".local", ".internal", ".lan", ".intranet", ".home.arpa", ".localh
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `url`, `provider`, `path`, `group` and `remote` is set; `group` holds the model of this name,
-    `remote` is the entry's whole table of that name. `further`: other fields of the entry.
-
-    `source`: where it was found, in words; candidates of one source are one server's or one key's. `model`: its name
-    there; "" is a server's only model, still unknown. `price`: the price list's, or that of `price_from`; None if the
-    list does not know it.
-    `context_note`: why `max_context` is what it is, where a reader may want to change it. `is_default`: whether it may
-    be proposed without being asked for.
-    """
+    """Exactly one of `url`, `provider`, `path`, `group` and `remote` is set."""
 
     source: str
+    """Where it was found, in words; candidates of one source are one server's or one key's."""
     model: str
+    """The model's name there; "" is a server's only model, still unknown."""
     url: str = ""
     provider: str = ""
     path: str = ""
     group: GpuGroupSpec | None = None
+    """The GPU group that holds the model of this name."""
     name: str = ""
     kind: RemoteKind = "openai"
     api_key_env: str | None = None
     max_context: int | None = None
     context_note: str = ""
+    """Why `max_context` is what it is, where a reader may want to change it."""
     capabilities: Capabilities = Capabilities()
     billions: float | None = None
     price: Price | None = None
+    """The price list's price, or that of `price_from`; None if the list does not know it."""
     price_from: str = ""
     is_default: bool = True
+    """Whether it may be proposed without a question."""
     remote: dict[str, Any] = {}
+    """The entry's whole table of that name."""
     further: dict[str, Any] = {}
+    """Other fields of the entry."""
 
     @property
     def estimate(self) -> Price | None:

@@ -25,14 +25,16 @@ from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec, GpuWeights, numb
 
 
 class Cards(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` cards, each planned with `bytes_each`, the memory of the smallest. `note`: what a reader should know of
-    them, in one sentence, "" if nothing."""
+    """Equal cards, as a placement is planned for them."""
 
     name: str = ""
     count: int = 0
+    """Number of cards."""
     bytes_each: int = 0
+    """Memory of the smallest card, with which each is planned."""
     compute_capability: float = MIN_COMPUTE_CAPABILITY
     note: str = ""
+    """What a reader should know of them, in one sentence; "" if nothing."""
 
 
 def read_cards(environ: Mapping[str, str], gpus: Gpus | None = None, root: Path = Path("/")) -> Cards:
@@ -104,7 +106,7 @@ MAX_CONTEXT = 8192
 
 
 class CardModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be placed on cards. `shape`: the name of `config`; None if only its file has it."""
+    """A model that may be placed on cards."""
 
     name: str
     path: str
@@ -112,6 +114,7 @@ class CardModel(msgspec.Struct, frozen=True, kw_only=True):
     config: ModelConfig
     weight_bytes: int
     shape: str | None = None
+    """The name of its `config`; None if only its file has it."""
 
     @property
     def billions(self) -> float:

@@ -40,11 +40,13 @@ TEXT = "What is the capital of Japan?"
 
 
 class EmbeddingAnswer(msgspec.Struct, frozen=True):
-    """The length of the vector that the model of the entry `name` gave. `problem`: why none and what to do, or ""."""
+    """What the model of an embedding entry gave."""
 
     name: str
+    """The entry's name."""
     dimensions: int = 0
     problem: str = ""
+    """Why there is no vector and what to do, or ""."""
 
 
 async def ask_embeddings(catalog: Catalog) -> list[EmbeddingAnswer]:
@@ -70,11 +72,12 @@ NONE_IS_LOCAL = "no tier has `local = true`, so private prompts are refused: giv
 
 
 class GuardrailAnswer(msgspec.Struct, frozen=True):
-    """What a guardrail made of the question. `problem`: why it gave no verdict; "" if it did."""
+    """What a guardrail made of the question."""
 
     name: str
     verdict: str = ""
     problem: str = ""
+    """Why it gave no verdict; "" if it did."""
 
 
 def private_text(catalog: Catalog) -> str:
@@ -123,11 +126,13 @@ async def _asked(catalog: Catalog, place: int) -> GuardrailAnswer:
 
 
 class SettingSaid(msgspec.Struct, frozen=True):
-    """A line about a setting. `warning`: what the operator has to judge; `problem`: why it cannot be served so."""
+    """A line about a setting."""
 
     line: str
     warning: str = ""
+    """What the operator has to judge."""
     problem: str = ""
+    """Why the setting cannot be served so."""
 
 
 async def check_stores(settings: Settings) -> list[SettingSaid]:

@@ -40,13 +40,13 @@ _NOT_CHAT = ("embed", "rerank", "whisper", "bge-", "tts")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers at a URL: its models, or why it cannot be used. `others`: the names of its models that take no
-    chats."""
+    """What answers at a URL: its models, or why it cannot be used."""
 
     url: str
     label: str = "a server with OpenAI's API"
     models: tuple[Candidate, ...] = ()
     others: tuple[str, ...] = ()
+    """Names of its models that take no chats."""
     problem: str = ""
     status: int = 200
 

@@ -31,22 +31,21 @@ MOST_NAMED = 8
 
 
 class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tier made of the question. `problem`: why it did not answer and what to do; "" if it did.
-
-    `target`: it is one of the catalogue's targets, which counts as that `tier`. `usd_per_1000`: of requests like the
-    catalogue's reference request, by the tier's price, which may be an estimate.
-    """
+    """What one tier made of the question."""
 
     tier: int
     name: str
     model: str
     usd_per_1000: float
+    """Cost of 1,000 requests like the catalogue's reference request, by the tier's price, which may be an estimate."""
     price_estimated: str
     problem: str = ""
+    """Why it did not answer and what to do; "" if it did."""
     ttft_seconds: float | None = None
     tokens_per_second: float | None = None
     answer: str = ""
     target: bool = False
+    """Whether it is one of the catalogue's targets, which counts as that `tier`."""
 
 
 async def ask_tiers(catalog: Catalog, settings: Settings) -> list[TierAnswer]:

@@ -147,44 +147,48 @@ Numbers = npt.NDArray[np.intp]
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured on labelled rows, choosing among the labelled tiers of each.
-
-    `no_worse`: share of answers no worse than the strongest tier's. `gain`: improvement over assigning the same choices
-    at random, at the same cost; an uninformed router has 0.
-    """
+    """Measured on labelled rows, choosing among the labelled tiers of each."""
 
     no_worse: Share
+    """Share of answers no worse than the strongest tier's."""
     gain: Interval
+    """Improvement over assigning the same choices at random, at the same cost; an uninformed router has 0."""
     saving: Interval
 
 
 class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One quality target. `split`: share of the requests by tier; `cost_usd` of all of them; `saving` against the
-    strongest tier alone; `predicted_no_worse`: the classifier's prediction for its choices."""
+    """One quality target."""
 
     quality_target: float
     split: list[float]
+    """Share of the requests by tier. `cost_usd` of all of them."""
     cost_usd: float
+    """Cost of all requests."""
     cost_per_request_usd: float
     saving: Interval
+    """Saving against the strongest tier alone."""
     predicted_no_worse: float
+    """The classifier's prediction for its choices."""
     labelled: Labelled | None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`strongest_cost_usd`: all requests on the strongest tier. `paid_usd`: actual cost of the `priced` rows that give
-    it. `estimated_answers`: rows without `answer_tokens`, priced at the catalogue's expected answer. `labelled`: rows
-    with labels of the strongest tier and another; `tiers_labelled`: number of labels of each tier."""
+    """The result of a backtest."""
 
     classifier: str
     kind: str
     rows: int
     estimated_answers: int
+    """Number of rows without `answer_tokens`, which are priced at the catalogue's expected answer."""
     priced: int
     paid_usd: float
+    """Actual cost of the `priced` rows that give it."""
     strongest_cost_usd: float
+    """Cost of all requests on the strongest tier."""
     labelled: int
+    """Number of rows with labels of the strongest tier and another."""
     tiers_labelled: list[int]
+    """Number of labels of each tier."""
     targets: list[TargetResult]
 
 

@@ -35,23 +35,24 @@ class LogMessage(msgspec.Struct, frozen=True):
 
 
 class LogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Exactly one of `prompt` and `messages` is given; unknown fields are ignored.
-
-    `prompt_tokens`, `answer_tokens`: as billed, else estimated; `cost_usd`: the actual cost. `scores`: quality of a
-    tier's answer, 0 to 1 and right from 0.5 on, by the tier's number, its name or a key of `tiers`. `domain` groups
-    prompts in a report on training; `split` (train, valid, test) is drawn from the prompt if not given.
-    """
+    """One request. Exactly one of `prompt` and `messages` is given; unknown fields are ignored."""
 
     id: str | int | None = None
     prompt: str | None = None
     messages: list[LogMessage] | None = None
     prompt_tokens: Tokens | None = None
+    """As billed; if not given, they are estimated."""
     answer_tokens: Tokens | None = None
+    """As billed; if not given, they are estimated."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     cost_usd: Annotated[float, Meta(ge=0)] | None = None
+    """The actual cost."""
     scores: dict[str, Score] = {}
+    """Quality of a tier's answer, 0 to 1 and right from 0.5 on, by the tier's number, its name or a key of `tiers`."""
     domain: str = "own"
+    """The group of the prompt in a report on training."""
     split: str = ""
+    """train, valid or test; drawn from the prompt if not given."""
 
     @property
     def turns(self) -> list[LogMessage]:

@@ -33,18 +33,19 @@ _LEAST_IN_FLIGHT, _HALVINGS = 1e-3, 48
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
-    """Objectives in seconds; or None. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an answer.
-
-    `most_busy`: the share of its best rate that a replica is planned to run at. `spare`: additional replicas. Raises
-    `PlanError` for impossible values.
-    """
+    """Objectives in seconds; None for no objective. Raises `PlanError` for impossible values."""
 
     ttft_s: float | None = None
+    """Time to the first token that the share `quantile` of the requests meets."""
     itl_s: float | None = None
+    """Mean time between tokens of an answer."""
     e2e_s: float | None = None
+    """Time to the whole answer that the share `quantile` of the requests meets."""
     quantile: float = 0.99
     most_busy: float = 1.0
+    """The share of its best rate that a replica is planned to run at."""
     spare: int = 0
+    """Additional replicas."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "itl_s", "e2e_s"):
@@ -67,10 +68,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas for a load and their cost. `bound`: the objective or limit that kept the batch from growing.
-
-    `usd_per_1k_tokens` counts prompt and answer, `usd_per_1k_output_tokens` answers only; a month has 730 hours.
-    """
+    """Replicas for a load and their cost. A month has 730 hours."""
 
     profile: str
     evidence: str
@@ -79,11 +77,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     each: Operation
     bound: str
+    """The objective or limit that kept the batch from growing."""
     in_flight: float
     usd_per_hour: float
     usd_per_month: float
     usd_per_1k_tokens: float
+    """Cost by tokens of prompts and answers."""
     usd_per_1k_output_tokens: float
+    """Cost by tokens of answers alone."""
 
 
 def operation(profile: ReplicaProfile, load: Workload, in_flight: float, quantile: float = 0.99) -> Operation:

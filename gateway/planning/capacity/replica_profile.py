@@ -31,9 +31,6 @@ LOAD_RATE, START_SECONDS = 2e9, 15.0
 class ReplicaProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a step: `base_s` + per decoding sequence (`sequence_s` + `context_token_s` x its context) + per prompt
     token (`prompt_token_s` + `prompt_pair_s` x the tokens before it).
-
-    `chunk_tokens`: prompt tokens computed in one step. `kv_tokens`: capacity of the cache. `cold_start_s`: from the
-    order to the first answer. `devices`: per replica; `usd_per_hour`, for all of them, is an assumption unless given.
     """
 
     name: str
@@ -47,11 +44,16 @@ class ReplicaProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     context_token_s: Seconds = 0.0
     prompt_pair_s: Seconds = 0.0
     chunk_tokens: Annotated[int, Meta(ge=1)] = 512
+    """Prompt tokens computed in one step."""
     max_sequences: Annotated[int, Meta(ge=1)] = 256
     kv_tokens: Annotated[int, Meta(ge=1)]
+    """Capacity of the cache."""
     cold_start_s: Seconds
+    """Seconds from the order to the first answer."""
     usd_per_hour: Seconds
+    """Cost of all of them; an assumption unless given."""
     devices: Annotated[int, Meta(ge=1)] = 1
+    """Devices of a replica."""
 
     def decode_s(self, context_tokens: float) -> float:
         """Return what one decoding sequence adds to a step."""

@@ -32,14 +32,11 @@ _MOST_STEP_TOKENS = 65_536
 
 
 class SimulatedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `requests` at `rate` per second got on one replica, in seconds; the first tenth is left out of times.
-
-    `evidence`: of the step times. `preemptions`: sequences that lost their memory and were computed again.
-    `mean_batch`: sequences of a step.
-    """
+    """What `requests` at `rate` per second got on one replica, in seconds; the first tenth is left out of times."""
 
     profile: str
     evidence: Evidence
+    """Where the step times are from."""
     requests: int
     rate: float
     ttft_p50_s: float
@@ -48,7 +45,9 @@ class SimulatedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     itl_p99_s: float
     steps: int
     mean_batch: float
+    """Mean number of sequences in a step."""
     preemptions: int
+    """Sequences that lost their memory and were computed again."""
 
 
 class VirtualClock:

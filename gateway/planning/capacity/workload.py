@@ -38,12 +38,13 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request: `at` in seconds after the trace's first; `blocks`: hashes of its prompt's blocks, if recorded."""
+    """One request: `at` in seconds after the trace's first."""
 
     at: float
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
+    """Hashes of its prompt's blocks, if recorded."""
 
 
 def read_trace(path: Path, unit: TimeUnit = "s", limit: int = 0) -> list[Arrival]:
@@ -114,18 +115,17 @@ SECONDS_PER_DAY = 86_400
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests per second and mean tokens. `cached_share`: share of a prompt found in the prefix cache.
-
-    `prompt_cv`: coefficient of variation of the prompts' lengths; `arrival_cv`: of the gaps, 1 for a Poisson stream.
-    Raises `PlanError` for impossible values.
-    """
+    """Requests per second and mean tokens. Raises `PlanError` for impossible values."""
 
     rate: float
     prompt_tokens: float
     output_tokens: float
     cached_share: float = 0.0
+    """Share of a prompt found in the prefix cache."""
     prompt_cv: float = 0.0
+    """Coefficient of variation of the prompts' lengths."""
     arrival_cv: float = 1.0
+    """Coefficient of variation of the gaps; 1 for a Poisson stream."""
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and math.isfinite(self.rate)):

@@ -30,11 +30,12 @@ from inference_core.transport.core_thread import ThreadCoreClient
 
 @dataclass(slots=True)
 class Timing:
-    """One request as its sender saw it; seconds since it was due. `gaps` lie between one output and the next."""
+    """One request as its sender saw it; seconds since it was due."""
 
     asked: int
     ttft: float | None = None
     gaps: list[float] = field(default_factory=list)
+    """Seconds between one output and the next."""
     e2e: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -130,11 +131,11 @@ class AskError(Exception):
 
 class BenchTarget(ABC):
     """Contract: `ask` sends one greedy request whose answer has its full length and notes its times as they happen.
-
-    `due` is when the request should have been sent, on `time.perf_counter()`. `api` names the target in its rows.
+    `due` is when the request should have been sent, on `time.perf_counter()`.
     """
 
     api: str
+    """The name of the target in its rows."""
 
     @abstractmethod
     async def ask(self, job: Job, due: float, timing: Timing) -> None:

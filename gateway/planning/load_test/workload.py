@@ -15,10 +15,7 @@ from gateway.planning.capacity.workload import read_trace
 class BenchOptions:
     """A trace if there is one, else Poisson arrivals at each `rate`, else a closed loop at each `concurrency`.
 
-    Lengths are in words of the prompt (about one token each) and in tokens of the answer. `rounds`: closed loop,
-    requests per unit of concurrency. `requests`: at least this many per row (closed loop), exactly this many (rates),
-    at most this many (trace); 0: the others decide. `duration`: seconds of arrivals at a rate. `trace_speed`: 2 replays
-    twice as fast. `max_prompt` clips a trace's prompts. `timeout`: seconds for one request. Raises `ValueError`.
+    Lengths are in words of the prompt (about one token each) and in tokens of the answer. Raises `ValueError`.
     """
 
     concurrency: tuple[int, ...] = (1, 8, 32)
@@ -28,14 +25,22 @@ class BenchOptions:
     output_tokens: int = 64
     shared_prefix: int = 0
     rounds: int = 3
+    """In a closed loop, requests per unit of concurrency."""
     requests: int = 0
+    """At least this many per row (closed loop), exactly this many (rates), at most this many (trace). With 0 the others
+    decide.
+    """
     duration: float = 30.0
+    """Seconds of arrivals at a rate."""
     trace_speed: float = 1.0
+    """2 replays twice as fast."""
     trace_unit: Literal["s", "ms"] = "s"
     max_prompt: int = 0
+    """Longest prompt of a trace; longer ones are clipped."""
     seed: int = 7
     warmup: int = 2
     timeout: float = 300.0
+    """Seconds for one request."""
     slo_ttft_ms: float | None = None
     slo_itl_ms: float | None = None
 
@@ -85,17 +90,16 @@ WORDS = _WORD_LIST.split()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request; `due` is in seconds after the load began, None for a closed loop.
-
-    `limit`: the longest answer that its sender would have asked for, not knowing how long it turns out. `salt`: jobs of
-    different ones share no cached prefix; only for a core in this process.
-    """
+    """One request."""
 
     prompt: str
     output_tokens: int
     due: float | None = None
+    """Seconds after the load began; None for a closed loop."""
     limit: int | None = None
+    """The longest answer that its sender would have asked for, not knowing how long it turns out."""
     salt: str = "bench"
+    """Jobs with different salts share no cached prefix; only for a core in this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ from gateway.planning.capacity.workload import PlanError, Workload
 
 
 class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
-    """A request is served well if its first token comes within `ttft_s`, or within `slowdown` times its unloaded time
-    if that is longer, and its tokens within `itl_s` each on average."""
+    """When a request is served well."""
 
     ttft_s: float = 0.5
+    """Its first token comes within so many seconds."""
     slowdown: float = 3.0
+    """Or its first token comes within so many times its unloaded time, if that is longer."""
     itl_s: float = 0.1
+    """Its tokens come within so many seconds each, on average."""
 
     def for_lengths(self, profile: ReplicaProfile, prompt_tokens: float) -> Objectives:
         """Return the same for the planner, nine requests in ten."""
@@ -37,35 +39,40 @@ class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`least` is the warm pool. `interval_s`: how often the rule is asked."""
+    """A fleet that a rule scales."""
 
     cold_start_s: float
     least: int = 3
+    """Size of the warm pool."""
     most: int = 64
     interval_s: float = 5.0
+    """How often the rule is asked."""
 
     def clamp(self, wanted: int) -> int:
         return min(self.most, max(self.least, wanted))
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier over the last interval of `seconds`, at `at` (seconds).
-
-    `requests`, `prompt_tokens`: arrived; `finished`, `output_tokens`: of ended answers. `replicas`: ordered and not
-    draining, of which `ready` serve; `in_flight`: requests queued and running; `busy`: mean share of time that ready
-    replicas computed.
-    """
+    """A tier over the last interval of `seconds`, at `at` (seconds)."""
 
     at: float
     seconds: float
     requests: int
+    """Number of requests that arrived."""
     prompt_tokens: int
+    """Tokens of the prompts that arrived."""
     finished: int
+    """Number of answers that ended."""
     output_tokens: int
+    """Tokens of the answers that ended."""
     replicas: int
+    """Replicas that are ordered and not draining."""
     ready: int
+    """How many of them serve."""
     in_flight: int
+    """Requests queued and running."""
     busy: float
+    """Mean share of time that ready replicas computed."""
 
 
 class SlowDown:

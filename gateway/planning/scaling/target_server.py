@@ -88,13 +88,16 @@ def _series(url: str, text: str) -> list[tuple[Series, float]]:
 
 
 class TierTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` replicas; `need`: the forecast, in busy replicas; `known`: whether the last interval was observed."""
+    """How many replicas a tier needs."""
 
     tier: str
     profile: str
     target: int
+    """Number of replicas."""
     need: float
+    """The forecast, in busy replicas."""
     known: bool
+    """Whether the last interval was observed."""
     requests_per_second: float
 
 

@@ -87,8 +87,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool. `core_tls`:
-    the setting."""
+    """Start parameters of every replica of a pool; folders are on each node."""
 
     service: str
     catalog: Catalog
@@ -97,8 +96,10 @@ class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str
     drain_seconds: float
     core_tls: str = ""
+    """See the setting."""
     role: Role = "both"
     knobs: dict[str, KnobValue] = {}
+    """Knobs of the pool."""
 
 
 class CoreDeployment:

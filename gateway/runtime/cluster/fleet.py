@@ -24,19 +24,22 @@ _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How many replicas a pool of every core has: `fewest` at the start, up to `most` by `autoscaling`.
-
-    `cpus`: of a replica of the CPU core, and of each rank of another. `start_seconds`: how long they may take to load.
-    `up_seconds`, `down_seconds`: how long before scaling. `knobs`: live knobs of this pool's replicas only.
-    """
+    """How many replicas a pool of every core has."""
 
     fewest: int = 1
+    """Replicas at the start."""
     most: int = 1
+    """Most replicas by `autoscaling`."""
     cpus: float = 1.0
+    """CPUs of a replica of the CPU core, and of each rank of another core."""
     start_seconds: float = 600.0
+    """How long they may take to load."""
     up_seconds: float = 10.0
+    """How long the load lasts before scaling up."""
     down_seconds: float = 300.0
+    """How long it lasts before scaling down."""
     knobs: dict[str, KnobValue] = {}
+    """Live knobs of this pool's replicas only."""
 
 
 def service_of(catalog: Catalog, core: str, role: Role = "both") -> str:

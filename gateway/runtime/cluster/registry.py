@@ -17,18 +17,19 @@ Role = Literal["both", "prefill", "decode"]
 
 
 class ReplicaAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
-
-    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, left alone by changes for all.
-    """
+    """A replica's announcement."""
 
     name: str
+    """A name that is unique, also over time."""
     node: str
+    """Where it runs, as process `pid`."""
     pid: int
     address: CoreAddress
     leaving: bool = False
+    """Whether it takes no new requests."""
     role: Role = "both"
     own_knobs: frozenset[str] = frozenset()
+    """Names of the knobs set by its pool, left alone by changes for all."""
 
 
 class Registry:

@@ -22,9 +22,10 @@ KNOB = "adapter"
 
 
 class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapters of a model. `slots`: how many can be resident at once; counts are since start."""
+    """The adapters of a model. Counts are since start."""
 
     slots: int
+    """How many can be resident at once."""
     installs: int
     evictions: int
     adapters: list[AdapterInfo]

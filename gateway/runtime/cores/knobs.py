@@ -33,25 +33,25 @@ _CIRCUMSTANCES = ("model", "core", "keep")
 
 class KnobOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A requested change: `changes` by knob for `model`, or all models of `core`, or (both None) all models of all
-    cores; `keep`: across restarts of the core."""
+    cores.
+    """
 
     changes: dict[str, KnobValue]
     actor: str
     model: str | None = None
     core: str | None = None
     keep: bool = False
+    """Whether the change holds across restarts of the core."""
     reason: str | None = None
 
 
 class KnobsChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command changed, and the current knobs by model.
-
-    `recorded` is False while the database is down; the changes apply, are logged, and are recorded when it is back.
-    """
+    """What a command changed, and the current knobs by model."""
 
     changed: list[KnobChange]
     models: dict[str, Knobs]
     recorded: bool
+    """False while the database is down; the changes apply, are logged, and are recorded when it is back."""
 
 
 class CoreKnobs:

@@ -52,10 +52,7 @@ class Slice(msgspec.Struct):
     """A lease in micro-dollars: granted by the book, spent, and held for running requests.
 
     What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and gets
-    the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
-    spending last reported to the book. `beyond`: what the book had left besides this slice when it refused to grant
-    more of the budget `refused`, at `refused_at` (monotonic seconds). `talking`: held while the book is asked about
-    this slice; other slices do not wait for it. `waiting`: for the next request that releases what it held.
+    the sum rounded up.
     """
 
     budget_id: str
@@ -64,12 +61,19 @@ class Slice(msgspec.Struct):
     spent: Decimal = Decimal(0)
     held: int = 0
     valid_until: float = 0.0
+    """Monotonic seconds, after which it may have been granted to another process."""
     reported: Decimal = Decimal(0)
+    """Spending last reported to the book."""
     beyond: int = 0
+    """What the book had left besides this slice when it refused to grant more."""
     refused: BudgetRef | None = None
+    """The budget of which it refused to grant more."""
     refused_at: float = -REFUSAL_SECONDS
+    """When it refused, in monotonic seconds."""
     talking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    """A lock that is held while the book is asked about this slice; other slices do not wait for it."""
     waiting: list[asyncio.Future[None]] = []
+    """Requests that wait for the next one to release what it held."""
 
     @property
     def free(self) -> Decimal:

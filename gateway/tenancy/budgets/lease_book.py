@@ -69,23 +69,22 @@ _LEASES = budget_leases.c
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A lease as recorded, in micro-dollars; unchanged if too little was left.
-
-    `left`: the rest of the budget.
-    """
+    """A lease as recorded, in micro-dollars; unchanged if too little was left."""
 
     granted: int
     left: int
+    """The rest of the budget."""
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """A replica's report on a lease: spent so far, and how much it keeps. `final`: it will spend nothing more."""
+    """A replica's report on a lease: spent so far, and how much it keeps."""
 
     budget_id: str
     period_key: str
     spent: int
     granted: int
     final: bool = False
+    """Whether it will spend nothing more."""
 
 
 class LeaseBook:

@@ -34,8 +34,7 @@ Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 
 
 class KnownKey(msgspec.Struct, frozen=True):
-    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked or is paused.
-    `rotated`: it was replaced by another one."""
+    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked or is paused."""
 
     digest: bytes
     caller: Caller
@@ -43,6 +42,7 @@ class KnownKey(msgspec.Struct, frozen=True):
     revoked: bool
     paused: bool
     rotated: bool = False
+    """Whether it was replaced by another one."""
 
 
 class KnownKeys:

@@ -146,17 +146,17 @@ _MOST_OLDER = 8
 
 
 class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`.
-
-    `notice`: what changes for callers because of this key, or which older secrets are still valid; None for most.
-    """
+    """A key that was issued, with its secret."""
 
     key_id: str
     name: str
     prefix: str
     key: str
+    """The secret, shown only once: only its hash is stored."""
     old_until: float | None = None
+    """Until when the old secret is valid after a rotation."""
     notice: str | None = None
+    """What changes for callers because of this key, or which older secrets are still valid; None for most."""
 
 
 async def create_team(database: Database, name: str, order: Order) -> str:
@@ -285,20 +285,23 @@ async def resume_key(database: Database, key: str, order: Order) -> str:
 class KeyVerb(NamedTuple):
     """A change of a key that takes nothing but a reason. Its endpoint, its command and its form on the page of a key
     are made of this, so that another verb is a function and an entry of `VERBS`.
-
-    `name`: in paths and on the command line. `manner`: for how long, after "By id or name;" and "Revoke KEY". `done`:
-    what the key is then. `follows`: what servers do from then on. `offered`: whether the page of a key with this row
-    has the form. `lasts`: it cannot be undone, so the page asks first. `endpoint`: the last part of its `operationId`.
     """
 
     name: str
+    """The name in paths and on the command line."""
     manner: str
+    """For how long, after "By id or name;" and "Revoke KEY"."""
     done: str
+    """What the key is then."""
     follows: str
+    """What servers do from then on."""
     command: Callable[[Database, str, Order], Awaitable[str]]
     offered: Callable[[Mapping[str, Any]], bool]
+    """Whether the page of a key with this row has the form."""
     endpoint: str
+    """The last part of its `operationId`."""
     lasts: bool = False
+    """Whether it cannot be undone, so that the page asks first."""
 
     @property
     def title(self) -> str:

@@ -113,10 +113,11 @@ class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ProviderUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user as an OpenID provider knows it. `identity`: a digest of issuer and subject, which never changes."""
+    """A user as an OpenID provider knows it."""
 
     name: str
     identity: str
+    """A digest of issuer and subject, which never changes."""
     role: Role
 
 

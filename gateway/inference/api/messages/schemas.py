@@ -46,11 +46,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong; the message names the field. `details`: by what a client knows what to do instead."""
+    """What went wrong; the message names the field."""
 
     type: str
     message: str
     details: dict[str, str] | None = None
+    """What tells a client what to do instead."""
 
 
 class MessagesErrorEnvelope(msgspec.Struct, frozen=True, kw_only=True):

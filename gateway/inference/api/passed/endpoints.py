@@ -77,10 +77,11 @@ class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to be spoken. `text`: another server's name of it."""
+    """A text to be spoken."""
 
     input: Annotated[str, Meta(min_length=1)]
     text: str | None = None
+    """Another server's name of the text."""
     model: ModelName | None = None
     instructions: str | None = None
 
@@ -93,19 +94,25 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request makes a server do. `units`: billed unless the answer tells others, from `least` to `most`, which
-    is held, or to `visible` where the answer itself shows them. `tokens`, by kind, count against a key's limits, and
-    are billed where the price is one of tokens and the answer tells none; `most_tokens` are held. `words`: the size and
-    quality of images. `unreadable`: why the units of a file are not known; "" where they are."""
+    """What a request makes a server do."""
 
     units: float
+    """What is billed unless the answer says otherwise. The units are from `least` to `most`, which is held, or to
+    `visible` where the answer itself shows them.
+    """
     least: float = 0.0
     most: float
     visible: float = 0.0
     tokens: dict[str, float]
+    """Tokens by kind. They count against a key's limits, and are billed where the price is one of tokens and the answer
+    names none.
+    """
     most_tokens: dict[str, float]
+    """Tokens that are held."""
     words: frozenset[str] = frozenset()
+    """The size and quality of images."""
     unreadable: str = ""
+    """Why the units of a file are not known; "" where they are."""
 
     def counted(self, units: object) -> float:
         """Return the units that are billed where the answer tells `units`."""
@@ -126,22 +133,24 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class PassedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint. `path`: below `/v1` here and below the server's address. `body`: the fields of its JSON that are
-    read; None for a form, whose file has one of the names `file`. `repeated`: the fields of a form that may come
-    several times besides those whose name ends with `[]`. `refused`: other servers' names of what is counted, which
-    they would take instead. `workload`: of a body or a form; may take a second of a form.
-    `units`: those that an answer tells, of whatever type."""
+    """One endpoint."""
 
     path: str
+    """The path below `/v1` here and below the server's address."""
     serves: ServedEndpoint
     api: PassedApi
     summary: str
     body: type[msgspec.Struct] | None = None
+    """The fields of its JSON that are read; None for a form, whose file has one of the names `file`."""
     file: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
+    """Fields of a form that may come several times, besides those whose name ends with `[]`."""
     refused: tuple[str, ...] = ()
+    """Other servers' names of what is counted, which they would take instead."""
     workload: Callable[[Any], Workload]
+    """What returns the workload of a body or a form; of a form it may take a second."""
     units: Callable[[Mapping[str, Any]], object] = lambda answer: None
+    """What returns the units that an answer names, of whatever type."""
 
 
 def _tokens(size: float) -> float:

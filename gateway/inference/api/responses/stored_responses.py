@@ -28,33 +28,34 @@ _RESPONSES_AT_ONCE = 16
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response and the items that its request gave, without those of the responses before it.
-
-    `conversation`: the id by which routing recognises the conversation. `context_bytes`: size as JSON of the items of
-    this response and of all before it. `created_at`: UTC epoch seconds. `consent`: of its request.
-    """
+    """A response and the items that its request gave, without those of the responses before it."""
 
     response_id: str
     key_id: str | None
     tenant: str
     previous_response_id: str | None
     conversation: str
+    """The id by which routing recognises the conversation."""
     context_bytes: int
+    """Size as JSON of the items of this response and of all before it."""
     input: Any
     response: Any
     created_at: float
+    """UTC epoch seconds."""
     consent: Consent = ALL
+    """The consent of its request."""
 
 
 class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first;
-    `consent`: what all these requests consented to, which binds who goes on."""
+    """What a request that names a previous response goes on from."""
 
     response_id: str
     conversation: str
     size: int
     items: list[dict[str, Any]]
+    """Inputs and outputs, oldest first."""
     consent: Consent = ALL
+    """What all these requests consented to; it binds the request that goes on."""
 
 
 class StoredItems(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,13 +17,16 @@ SMALL_MODEL = "tier-1"
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """`program`: the client's command. `environment`: variables that are set, and `unset` those that would send it
-    elsewhere. `arguments`: those before the user's own."""
+    """How a client is started against the gateway."""
 
     program: str
+    """The client's command."""
     environment: dict[str, str]
+    """Variables that are set."""
     unset: tuple[str, ...] = ()
+    """Variables that are unset, because they would send it elsewhere."""
     arguments: tuple[str, ...] = ()
+    """Arguments before the user's own."""
 
     def lines(self, key: str | None) -> list[str]:
         """Return what is set, a line each, without the `key`."""

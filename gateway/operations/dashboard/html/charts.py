@@ -15,11 +15,12 @@ DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3", 5: "14 4", 6: "4 2", 7: 
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A line with a value per point of time, None where there is none. `colour`: its number in the palette."""
+    """A line with a value per point of time; None where there is none."""
 
     name: str
     values: Sequence[float | None]
     colour: int = 1
+    """Number of its colour in the palette."""
     dashes: str = "none"
 
 

@@ -109,16 +109,14 @@ def number_of(fields: dict[str, str], name: str, most: float, usual: float | Non
 
 
 class KnobField(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob with its value and its start value as text.
-
-    `choices`: all allowed values, if they can be listed; otherwise `bounds` describes them.
-    """
+    """A knob with its value and its start value as text."""
 
     name: str
     value: str
     default: str
     description: str
     choices: tuple[str, ...] = ()
+    """All allowed values, if they can be listed; otherwise `bounds` describes them."""
     bounds: str = ""
 
     @property

@@ -70,15 +70,13 @@ OPT = "dashboard_pages"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page at `/admin` + `path`, with its handlers, whose paths are also relative to `/admin`.
-
-    `role`: the role that sees the link; handlers check permissions themselves.
-    """
+    """A page at `/admin` + `path`, with its handlers, whose paths are also relative to `/admin`."""
 
     title: str
     path: str
     handlers: tuple[HTTPRouteHandler, ...]
     role: str = "viewer"
+    """The role that sees the link; handlers check permissions themselves."""
 
 
 class Link(msgspec.Struct, frozen=True):

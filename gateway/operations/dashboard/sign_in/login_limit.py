@@ -56,16 +56,17 @@ MOST: dict[Kind, int] = {
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to sign in.
-
-    `wait_seconds`: until the next one may be made; 0: this one may, and counts as its `subjects`' failure until taken
-    back. `is_news`: it is the first that was refused since a limit was reached. `member` identifies it in Redis.
-    """
+    """An attempt to sign in."""
 
     wait_seconds: int = 0
+    """Seconds until the next one may be made. With 0 this one may, and counts as its `subjects`' failure until taken
+    back.
+    """
     is_news: bool = False
+    """Whether it is the first that was refused since a limit was reached."""
     subjects: tuple[Subject, ...] = ()
     member: str = ""
+    """Identifies the attempt in Redis."""
 
 
 class LoginLimits(ABC):

@@ -87,20 +87,23 @@ class Place(NamedTuple):
 
 
 class Deployment(msgspec.Struct, kw_only=True):
-    """`mode`: `chat`, `embedding` or an endpoint that is passed through. `further`: fields of its entry in the
-    catalogue. `rank`: its place among the name's deployments. `path`: where it stands in the file."""
+    """A deployment in a file of LiteLLM."""
 
     path: str
+    """Where it stands in the file."""
     name: str
     mode: str
+    """`chat`, `embedding` or an endpoint that is passed through."""
     server: Server
     place: Place
     further: dict[str, Any]
+    """Fields of its entry in the catalogue."""
     price: Price | None
     capabilities: Capabilities
     max_context: int | None
     base_model: str
     rank: tuple[float, bool]
+    """Its place among the name's deployments."""
 
 
 class Entry(NamedTuple):

@@ -116,12 +116,16 @@ _NO_LIMIT = "limits per minute are of models that chat"
 
 
 class Entries(msgspec.Struct, kw_only=True):
-    """`tiers`: cheapest first; `targets`; `embeddings`: as tables of the catalogue; `aliases`: further names of all."""
+    """The entries of a catalogue."""
 
     tiers: list[Candidate]
+    """Cheapest first."""
     targets: list[Candidate]
+    """Entries that answer by name and are no tiers."""
     embeddings: list[dict[str, Any]]
+    """Tables of the catalogue."""
     aliases: dict[str, str]
+    """Further names of all."""
     notes: list[str]
 
 
@@ -279,18 +283,23 @@ _HEAD = "# AIO's settings, carried over from {file}; for a shell: set -a; . ./{n
 
 
 class Migration(msgspec.Struct, kw_only=True):
-    """`candidates`: the tiers; `targets` and `embeddings`: what else answers by name. `environment`: settings, whose
-    values may name other variables as a shell does; `commands`: for the running gateway; `variables`: those to set to
-    keys that stand in the file, each with its path there; `notes`: what to look at."""
+    """What a file of LiteLLM becomes."""
 
     candidates: list[Candidate]
+    """The tiers."""
     targets: list[Candidate]
+    """Entries that answer by name and are no tiers."""
     embeddings: list[dict[str, Any]]
+    """Entries that embed."""
     aliases: dict[str, str]
     environment: dict[str, str]
+    """Settings, whose values may name other variables as a shell does."""
     commands: list[str]
+    """Commands for the running gateway."""
     variables: dict[str, str]
+    """Variables to set to keys that stand in the file, each with its path there."""
     notes: list[str]
+    """What the operator has to look at."""
     account: Account
 
     @property

@@ -129,12 +129,15 @@ _ALONE = "one server answers for such a model, that of the first entry"
 
 
 class Backend(msgspec.Struct, kw_only=True):
-    """A model at one or several places. `first`: its first deployment; `paths`: all; `entry`: its catalogue name."""
+    """A model at one or several places."""
 
     first: Deployment
+    """Its first deployment."""
     places: list[Place]
     paths: list[str]
+    """Where its deployments stand."""
     entry: str = ""
+    """Its catalogue name."""
 
     @property
     def model(self) -> tuple[object, ...]:
@@ -177,15 +180,16 @@ class Backend(msgspec.Struct, kw_only=True):
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """All that one of LiteLLM's names stands for: `backends` in the order in which they stand in for each other.
-    `is_of_pattern`: the file does not name it. `aliases`: other names that stand for the same."""
+    """All that one of LiteLLM's names stands for: `backends` in the order in which they stand in for each other."""
 
     name: str
     mode: str
     backends: list[Backend]
     is_of_pattern: bool = False
+    """Whether the file does not name it."""
     chain: list[str] = []
     aliases: list[str] = []
+    """Other names that stand for the same."""
 
 
 class Read(msgspec.Struct, kw_only=True):

@@ -152,15 +152,16 @@ _COMPLETES = re.compile(r"gpt-3\.5-turbo-instruct|davinci-002|babbage-002")
 
 
 class Server(NamedTuple):
-    """`provider`, or `kind` and `url`; `key`: the variable where LiteLLM looks for the key of such a server. `unset`:
-    the parameters whose variables are not set here, and without which the environment's values hold."""
+    """A server by its `provider`, or by `kind` and `url`."""
 
     provider: ProviderName | None
     kind: RemoteKind
     url: str | None
     model: str
     key: str | None = None
+    """The variable where LiteLLM looks for the key of such a server."""
     unset: tuple[str, ...] = ()
+    """The parameters whose variables are not set here, and without which the environment's values hold."""
 
 
 def server_of(params: Mapping[str, Any], environ: Mapping[str, str], mode: str) -> Server | str:
