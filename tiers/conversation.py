@@ -62,6 +62,13 @@ class Text(_Block, frozen=True):
     text: str
     breakpoint: dict[str, Any] | None = None
     """The caller's `prompt_cache_breakpoint`, by which a server of OpenAI's keeps the prompt up to here."""
+    cache_control: dict[str, Any] | None = None
+    """The caller's mark for a provider's cache, which Anthropic's servers get."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it ends what a server is to keep."""
+        return self.breakpoint is not None or self.cache_control is not None
 
 
 class Thought(_Block, frozen=True, gc=False):
@@ -104,6 +111,8 @@ class Media(_Block, frozen=True, kw_only=True):
     num_bytes: int = 0
     """Of what is sent in the request, decoded from base64; 0 for an address or an id."""
     breakpoint: dict[str, Any] | None = None
+    """See `Text`."""
+    cache_control: dict[str, Any] | None = None
     """See `Text`."""
 
     @property
@@ -340,7 +349,7 @@ _NOTHING: dict[str, Any] = {
 def _joined(content: Iterable[Content]) -> tuple[Content, ...]:
     """Texts alone are one text, unless one is marked."""
     every = tuple(content)
-    if [block for block in every if type(block) is not Text or block.breakpoint is not None]:
+    if [block for block in every if type(block) is not Text or block.is_marked]:
         return every
     text = "\n".join([block.text for block in every if type(block) is Text])
     return (Text(text),) if text else ()

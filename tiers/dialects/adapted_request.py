@@ -506,7 +506,8 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
 
 def _without_breakpoints(turn: Turn) -> Turn:
     content = [msgspec.structs.replace(block, breakpoint=None) for block in turn.content_blocks]
-    return msgspec.structs.replace(turn.with_content(content), cache_mark=False)
+    is_marked = any(block.cache_control is not None for block in content)
+    return msgspec.structs.replace(turn.with_content(content), cache_mark=is_marked)
 
 
 def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:

@@ -355,9 +355,11 @@ def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
-    if isinstance(message.content, list) and any(_stands_alone(part, role) for part in message.content):
-        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
-        return Turn.of(role, parts, name=message.name, calls=calls, call_id=answered)
+    given = message.content if isinstance(message.content, list) else ()
+    marks = [part.cache_control for part in given if part.cache_control is not None]
+    if any(_stands_alone(part, role) for part in given):
+        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(given))
+        return Turn.of(role, parts, name=message.name, calls=calls, call_id=answered, cache_mark=bool(marks))
     # What is asked for is not empty; earlier turns may be.
     must_say = is_last and role == "user"
     content = _text(message.content, f"{where}.content", role, must_say=must_say) or message.refusal or ""
@@ -370,18 +372,20 @@ def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn
     if role == "assistant":
         thoughts = message.reasoning_content or message.reasoning or _thoughts(message.content)
     opaque = _state(message) if role == "assistant" else ()
-    given = message.content if isinstance(message.content, list) else ()
-    if marked := not calls and bool([part for part in given if part.cache_control is not None]):
+    said: str | list[Content] = content
+    if marks and calls and content and isinstance(marks[-1], dict):
+        said = [Text(content, cache_control=marks[-1])]
+    elif marks and not calls:
         opaque += _marked(message, given)
     return Turn.of(
         role,
-        content,
+        said,
         name=message.name,
         calls=calls,
         call_id=answered,
         thoughts=thoughts if isinstance(thoughts, str) else "",
         opaque=opaque,
-        cache_mark=marked,
+        cache_mark=bool(marks),
     )
 
 
@@ -497,8 +501,9 @@ def _stands_alone(part: ContentPart, role: str) -> bool:
 
 def _content_part(part: ContentPart, where: str) -> Content:
     found = _unmarked_part(part, where)
-    mark = part.prompt_cache_breakpoint
-    return found if mark is None else msgspec.structs.replace(found, breakpoint=mark)
+    mark, control = part.prompt_cache_breakpoint, part.cache_control
+    control = control if isinstance(control, dict) else None
+    return found if mark is control is None else msgspec.structs.replace(found, breakpoint=mark, cache_control=control)
 
 
 def _unmarked_part(part: ContentPart, where: str) -> Content:

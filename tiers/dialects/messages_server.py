@@ -273,13 +273,14 @@ def content_blocks(message: Turn) -> list[dict[str, Any]]:
     """Return the parts of a message as blocks, without blank texts. Raises TierRequestError for audio."""
     blocks: list[dict[str, Any]] = []
     for block in message.content_blocks:
+        mark = {} if block.cache_control is None else {MARK: block.cache_control}
         if isinstance(block, Text):
-            blocks += [{"type": "text", "text": block.text}] if block.text.strip() else []
+            blocks += [{"type": "text", "text": block.text, **mark}] if block.text.strip() else []
             continue
         media = source_of(block)
         source = {"type": "base64", "media_type": media.type, "data": media.data}
         source = {"type": "url", "url": media.url} if media.url else source
-        blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
+        blocks.append({"type": "image" if media.kind == "image" else "document", "source": source, **mark})
     return blocks
 
 
@@ -305,7 +306,10 @@ def is_marked(request: GenerationRequest) -> bool:
         return True
     if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
         return True
-    return any(_MARK in block.json for message in request.messages or () for block in message.written(DIALECT))
+    turns = request.messages or ()
+    if any(block.cache_control is not None for turn in turns if turn.cache_mark for block in turn.content_blocks):
+        return True
+    return any(_MARK in block.json for turn in turns for block in turn.written(DIALECT))
 
 
 def mark(body: dict[str, Any]) -> None:

@@ -93,9 +93,13 @@ class ReasoningMakers:
         messages, native, tooling = request.messages, request.native, request.tooling
         lost: tuple[str, ...] = ()
         if messages is not None:
-            own, lost = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
+            own, left = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
             read = (self._readable(message, dialect.form, maker, is_only=is_only_maker) for message in own)
-            messages = dialect.own_turns(list(read))
+            given, messages = messages, dialect.own_turns(list(read))
+            lost = tuple(dict.fromkeys(
+                name for place, names in left.items() for name in names
+                if name != THOUGHTS or not _is_as_written(given[place], messages[place], dialect.form)
+            ))  # fmt: skip
         if dialect.rules.cache_points and native is not None and tooling is not None:
             tooling = _marked_tools(tooling, native)
         native = native if native is not None and native.form == dialect.form else None
@@ -117,26 +121,31 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
 
 def _owned(
     messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
-) -> tuple[list[Turn], tuple[str, ...]]:
+) -> tuple[list[Turn], dict[int, list[str]]]:
     """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
     one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
     be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
-    unknown maker. Then the names of what the caller gave and is left out."""
+    unknown maker. Then the names of what the caller gave and is left out, by the place of the turn."""
     read: list[Turn] = []
-    lost: dict[str, None] = {}
-    for message in messages:
+    left: dict[int, list[str]] = {}
+    for place, message in enumerate(messages):
         if message.is_plain:
             read.append(message)
         elif (message.maker == maker) if message.maker else is_only:
             read.append(with_kept_state(message))
         else:
             may_read = is_own and not message.maker
-            left = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
-            lost |= dict.fromkeys(left)
+            left[place] = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
             thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
             bare = without_state(message)
             read.append(bare.with_blocks([*thoughts, *bare.blocks]) if thoughts else bare)
-    return read, tuple(lost)
+    return read, left
+
+
+def _is_as_written(given: Turn, read: Turn, dialect: Dialect | None) -> bool:
+    """Whether a server of this dialect gets a turn as its caller wrote it there, with its thoughts."""
+    said = given.written(dialect)
+    return read.written(dialect) == said and any(block.json for block in said)
 
 
 def _digest(seal: str) -> bytes:
