@@ -252,9 +252,9 @@ KINDS = (
     Kind("seed", "424242", {
         "chat": {"seed": 424242}, "gemini": {"generationConfig": {"seed": 424242}},
     }, _everywhere("424242")),
-    Kind("top_k", "37", {
-        "chat": {"top_k": 37}, "messages": {"top_k": 37}, "gemini": {"generationConfig": {"topK": 37}},
-    }, _everywhere(": 37")),
+    Kind("top_k", "1717", {
+        "chat": {"top_k": 1717}, "messages": {"top_k": 1717}, "gemini": {"generationConfig": {"topK": 1717}},
+    }, _everywhere(": 1717")),
     Kind("penalty", "0.625", {
         "chat": {"presence_penalty": 0.625}, "gemini": {"generationConfig": {"presencePenalty": 0.625}},
     }, _everywhere("0.625")),
@@ -321,17 +321,23 @@ async def cell(http: httpx.AsyncClient, provider: Provider, kind: Kind, client: 
     named = " ".join(told.headers.get(name, "") for name in ("x-aio-ignored-fields", "x-aio-changed-fields"))
     if len(provider.calls) == before:
         return Cell(kind=kind.name, client=client, server=server, outcome="refused", how=told.text[:300])
-    got = json.dumps(provider.calls[-1][1], ensure_ascii=False)
-    path = provider.calls[-1][0]
+    path, got = provider.calls[-1]
     # A server with both of OpenAI's APIs gets in a chat what Responses cannot say.
     dialect = "chat" if path.endswith("/chat/completions") else server
+    outcome = outcome_of(kind, dialect, json.dumps(got, ensure_ascii=False), is_named=bool(named.strip()))
+    how = {"kept": "" if dialect == server else ", in a chat", "changed": kind.how}.get(outcome, named)
+    return Cell(kind=kind.name, client=client, server=server, outcome=outcome, how=how)
+
+
+def outcome_of(kind: Kind, dialect: str, got: str, *, is_named: bool) -> Outcome:
+    """What became of a kind in the JSON that a server of this dialect got. `is_named`: whether the
+    answer names a field that was left out or changed."""
     own, instead = kind.own.get(dialect), kind.instead.get(dialect)
-    outcome: Outcome = "left out" if named.strip() else "hint" if kind.is_hint else "lost"
     if own is not None and re.search(own, got) and (kind.is_shown or kind.mark in got):
-        outcome, named = "kept", "" if dialect == server else ", in a chat"
-    elif re.search(instead, got) if instead is not None else (kind.mark in got and not kind.is_shown):
-        outcome, named = "changed", kind.how
-    return Cell(kind=kind.name, client=client, server=server, outcome=outcome, how=named)
+        return "kept"
+    if re.search(instead, got) if instead is not None else (kind.mark in got and not kind.is_shown):
+        return "changed"
+    return "left out" if is_named else "hint" if kind.is_hint else "lost"
 
 
 def catalogue(origin: str) -> str:
@@ -379,6 +385,25 @@ _NAMES = {"chat": "chats", "responses": "Responses", "messages": "Messages", "ge
 
 def _written(one: Cell) -> str:
     return SIGNS[one.outcome].format(how=one.how)
+
+
+def outcomes_of(page: str) -> dict[tuple[str, str, str], Outcome]:
+    """What a page of the docs says of each kind, client and server."""
+    found: dict[tuple[str, str, str], Outcome] = {}
+    clients = {name: client for client, name in _NAMES.items()}
+    for section in page.split("\n## A client of ")[1:]:
+        title, *lines = section.splitlines()
+        for line in lines:
+            kind, *signs = [one.strip() for one in line.strip("|").split("|")]
+            if len(signs) == len(SERVERS) and kind.strip("- "):
+                for server, sign in zip(SERVERS, signs, strict=True):
+                    found[kind, clients[title], server] = _outcome(sign)
+    return found
+
+
+def _outcome(sign: str) -> Outcome:
+    whole: dict[str, Outcome] = {"named": "left out", "400": "refused", "a hint": "hint"}
+    return whole.get(sign) or ("kept" if sign.startswith("kept") else "changed")
 
 
 @click.command()
