@@ -71,11 +71,6 @@ class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     """False while the database is down, but the change applies."""
 
 
-def paths_of(part: str) -> list[str]:
-    """The resource with the knobs of a part, and its earlier path."""
-    return [f"/knobs/{part}", f"/{part}"]
-
-
 class KnobPatch:
     """The body of a change of `knobs`: any of them, null for the default, with a `reason` and the fields `more`.
 
@@ -115,14 +110,12 @@ def change_handler(
 
     change.__name__ = f"change_{part}"  # the operation's id
     operation = describe(struct, FileKnobsChanged[struct])  # type: ignore[valid-type]
-    handler = patch(paths_of(part), opt=OPERATOR, operation_class=operation, summary=f"Change the knobs of {title}")
+    handler = patch(f"/knobs/{part}", opt=OPERATOR, operation_class=operation, summary=f"Change the knobs of {title}")
     return handler(change)
 
 
 MOST_CHANGES = 1000
 COMMON_SIZES = 64
-# The resource, and its earlier path.
-PATHS = ["/knobs/core", "/knobs"]
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +162,7 @@ _documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
 _Patch = _patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue))
 
 
-@get(PATHS, operation_class=describe(None, KnobsShown), summary="Show the live knobs")
+@get("/knobs/core", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
     """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
     of each model."""
@@ -185,7 +178,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
     return json_or_csv(request, "knobs", shown, ("core", "model", "knob", "value", "default"), _rows(shown))
 
 
-@patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
+@patch("/knobs/core", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
     """All named knobs change between two steps of their cores, or none; null restores a start value."""
     body: Any = await read_body(request, _Patch)
@@ -275,14 +268,14 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
 _patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
 
 
-@get(paths_of("replicas"), operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
+@get("/knobs/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
 async def show_replicas(request: HttpRequest) -> Response[Any]:
     """By tier with replicas: the current knobs; each replica's requests in flight, latency, failures, ejection."""
     shown = ReplicasShown(tiers=_shown(request), schemas=file_knob_schemas(BalancingSpec))
     return Response(shown, media_type="application/json")
 
 
-@endpoint(patch, paths_of("replicas"), BalancingSpec, ReplicasChanged, "Change the knobs of replicas", OPERATOR)
+@endpoint(patch, "/knobs/replicas", BalancingSpec, ReplicasChanged, "Change the knobs of replicas", OPERATOR)
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
     survive restarts, and the other gateway processes of this data folder follow."""
@@ -330,7 +323,7 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
     """How many conversations this process remembers."""
 
 
-@endpoint(get, paths_of("routing"), None, RoutingShown, "Show the knobs of routing and the serving versions")
+@endpoint(get, "/knobs/routing", None, RoutingShown, "Show the knobs of routing and the serving versions")
 async def show_routing(request: HttpRequest) -> Response[Any]:
     """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
     serving = serving_of(request)
@@ -372,7 +365,7 @@ class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
     bytes: int | None
 
 
-@get(paths_of("cache"), operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
+@get("/knobs/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
 async def show_cache(request: HttpRequest) -> Response[Any]:
     """The current knobs and contents."""
     cache = operations_of(request).cache
@@ -398,7 +391,7 @@ class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
     waiting: Waiting
 
 
-@endpoint(get, paths_of("batches"), None, BatchesShown, "Show the knobs of batches and the queue")
+@endpoint(get, "/knobs/batches", None, BatchesShown, "Show the knobs of batches and the queue")
 async def show_batches(request: HttpRequest) -> Response[Any]:
     """The current knobs, and the queue."""
     jobs = jobs_of(request)

@@ -30,8 +30,8 @@ _MOST_MOVED = 1000
 
 # Prelude of every script that hands out lines. KEYS: stream, delayed lines, mark that all lines were announced, stream
 # of suspects. ARGV: group, worker, lease in milliseconds. An entry holds a line's number, its deliveries so far, the
-# deaths of its workers, and 1 if the last delivery ended with one; entries of older releases lack the latter two. A
-# worker that takes over its own entry is alive: it has only lost track of it.
+# deaths of its workers, and 1 if the last delivery ended with one; an announced entry lacks the latter two. A worker
+# that takes over its own entry is alive: it has only lost track of it.
 _LOOK = f"""
 if redis.call('EXISTS', KEYS[3]) == 0 or redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local function add(number, deliveries, deaths, died)

@@ -135,8 +135,7 @@ class Heartbeat(Beats):
 
 
 class LocalHeartbeat(Heartbeat):
-    """To a core on this machine, which may be of an earlier version that sends no beats, or may still start: it counts
-    as silent only once a beat of it was heard."""
+    """To a core on this machine, which may still start: it counts as silent only once a beat of it was heard."""
 
     def __init__(self, protocol: asyncio.Protocol, silent_seconds: float = LOCAL_SILENT_SECONDS) -> None:
         super().__init__(protocol, silent_seconds)

@@ -2,12 +2,11 @@
 
 And JSON as it is stored where rows are many and alike: compressed against a dictionary of what nearly all of them say.
 A packed value is a byte that names the dictionary and the code, and the compressed bytes. A dictionary never changes,
-because values that were packed with it are stored; a better one is a new one. JSON of earlier releases is stored as it
-is: it begins with a brace or a bracket.
+because values that were packed with it are stored; a better one is a new one. JSON that is not packed is read too: it
+begins with a brace or a bracket.
 """
 
 import threading
-import zlib
 from typing import Any
 
 import msgspec
@@ -16,8 +15,7 @@ from sqlalchemy import JSON, BigInteger, Computed, Integer, LargeBinary, MetaDat
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 
-# Deflate, which takes three times as long for a tenth fewer bytes; read, no longer written.
-_DEFLATE, _ZSTD = b"\x01", b"\x02"
+_ZSTD = b"\x02"
 # A decision and the attempts of an ordinary request, the usual ones last, where the shortest references reach.
 _DICTIONARY = (
     b'[{"tier":2,"model":"","status":"ok","cost_usd":0.000564,"max_tokens":256,"error":null,"stage":null,"p_ok'
@@ -50,7 +48,6 @@ _DICTIONARY = (
     b'":null,"unit":null,"observe_tier":null,"edge":null,"constant":null,"cheapest":null,"client":null,"purpos'
     b'e":null,"session":null,"private":null,"rules":null,"agreement":null,"fell_over":null},"would_be":null}'
 )
-_WINDOW_BITS = -13
 # What attempts have had at their end since the dictionary was made.
 _ADDED = b',"price":null,"charged_usd":null,"continued_at":null,"resumed":false}]'
 # And since then: what is put before the rest leaves the references of what is stored as they are.
@@ -79,16 +76,14 @@ def pack(json: bytes) -> bytes:
 
 
 def unpack(stored: bytes | str) -> bytes:
-    """Return the JSON of a stored value, packed or not. Raises `ValueError` for a dictionary of a later release."""
+    """Return the JSON of a stored value, packed or not. Raises `ValueError` for a dictionary of another release."""
     if isinstance(stored, str):
         return stored.encode()
     if stored[:1] == _ZSTD:
         return _coder.unpack(stored[1:])
-    if stored[:1] == _DEFLATE:
-        return zlib.decompressobj(_WINDOW_BITS, _DICTIONARY).decompress(stored[1:])
     if stored[:1] in (b"{", b"["):
         return bytes(stored)
-    raise ValueError(f"a packed value begins with {stored[:1]!r}: a later release wrote it, which has to read it")
+    raise ValueError(f"a packed value begins with {stored[:1]!r}: another release wrote it, which has to read it")
 
 
 def _without_nul(text: str | None) -> str | None:

@@ -41,9 +41,7 @@ class ExperimentError(ValueError):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment as an operator plans it. A plan that was stored before units and guardrails is by request and has
-    none. Raises `ValueError`.
-    """
+    """An experiment as an operator plans it. Raises `ValueError`."""
 
     share: float
     """Share of the units that is split between the arms `a` and `b`."""

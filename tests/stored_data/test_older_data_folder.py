@@ -64,10 +64,10 @@ async def test_a_stored_batch_is_listed_as_completed(gateway: RunningGateway) ->
 
 
 async def test_stored_knobs_take_effect(gateway: RunningGateway) -> None:
-    models = (await gateway.http.get("/v1/admin/knobs")).json()["models"]
-    routing = (await gateway.http.get("/v1/admin/routing")).json()["knobs"]
-    cache = (await gateway.http.get("/v1/admin/cache")).json()
-    batches = (await gateway.http.get("/v1/admin/batches")).json()["knobs"]
+    models = (await gateway.http.get("/v1/admin/knobs/core")).json()["models"]
+    routing = (await gateway.http.get("/v1/admin/knobs/routing")).json()["knobs"]
+    cache = (await gateway.http.get("/v1/admin/knobs/cache")).json()
+    batches = (await gateway.http.get("/v1/admin/knobs/batches")).json()["knobs"]
     assert (models["smollm2-int4"]["max_num_seqs"], models["smollm2-bf16"]["max_num_seqs"] > 3) == (3, True)
     assert routing["conversation_seconds"] == 60, "next to the names of knobs that are no more"
     assert cache["knobs"]["ttl_seconds"] == 77

@@ -233,11 +233,11 @@ _ARMS = {
     "guardrails": {"cost": 0.5, "ttft": None},
 }
 CHANGES: dict[tuple[str, str], list[Any]] = {
-    ("PATCH", "/v1/admin/knobs"): [{"max_running": 8, "model": "m", "core": "cpu", "keep": False, "reason": "r"}],
-    ("PATCH", "/v1/admin/routing"): [{"target": 0.9, "reason": "r"}],
-    ("PATCH", "/v1/admin/cache"): [{"max_entries": 5, "enabled": True, "ttl_seconds": 60, "reason": "r"}],
-    ("PATCH", "/v1/admin/batches"): [{"max_running": 1, "reason": "r"}],
-    ("PATCH", "/v1/admin/replicas"): [{"tier": 1, "slow_start_seconds": 1.0, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs/core"): [{"max_running": 8, "model": "m", "core": "cpu", "keep": False, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs/routing"): [{"target": 0.9, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs/cache"): [{"max_entries": 5, "enabled": True, "ttl_seconds": 60, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs/batches"): [{"max_running": 1, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs/replicas"): [{"tier": 1, "slow_start_seconds": 1.0, "reason": "r"}],
     ("POST", "/v1/admin/adapters"): [{"model": "m", "name": "a", "path": "/tmp/a"}],
     ("POST", "/admin/api/keys"): [{"name": "a", "team": None, "terms": _TERMS, "reason": "r"}],
     ("PATCH", "/admin/api/keys/k"): [{"terms": _TERMS, "reason": "r"}],

@@ -189,7 +189,7 @@ class Target:
     def administration(self) -> dict[str, Any]:
         """What only administrators change: keys, teams, budgets, users and knobs."""
         paths = ["/admin/api/keys", "/admin/api/teams", "/admin/api/budgets", "/admin/api/dashboard-users"]
-        paths += ["/v1/admin/routing", "/v1/admin/cache", "/v1/admin/batches"]
+        paths += ["/v1/admin/knobs/routing", "/v1/admin/knobs/cache", "/v1/admin/knobs/batches"]
         found = {path: self.order("GET", path) for path in paths}
         for path in paths[4:]:
             # Apart from what they count.

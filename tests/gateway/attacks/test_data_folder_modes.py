@@ -30,7 +30,7 @@ def test_all_that_a_served_process_writes_is_its_users_alone(tmp_path: Path) -> 
         catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
         with served(data, data / "cache", "--catalog", str(catalog)) as process:
             key = process.admin.post("/admin/api/keys", json={"name": "ada"}).json()["key"]
-            assert process.admin.patch("/v1/admin/routing", json={"judge_answers": True}).status_code == 200
+            assert process.admin.patch("/v1/admin/knobs/routing", json={"judge_answers": True}).status_code == 200
             chat = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
             headers = {"authorization": f"Bearer {key}"}
             assert httpx.post(f"{process.url}/v1/chat/completions", json=chat, headers=headers).status_code == 200

@@ -64,7 +64,7 @@ NESTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "an unknown field": ("/v1/chat/completions", CHAT, "unknown"),
     "metadata": ("/v1/responses", {"model": "auto", "input": "Hello"}, "metadata"),
     "items": ("/v1/responses", {"model": "auto"}, "input"),
-    "a knob": ("/v1/admin/batches", {}, "concurrency"),
+    "a knob": ("/v1/admin/knobs/batches", {}, "concurrency"),
 }
 WRAPPED = {
     "response_format": '{"type":"json_schema","json_schema":{"name":"n","schema":%s}}',

@@ -77,8 +77,8 @@ async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path) ->
         headers = {"authorization": f"Bearer {viewer}"}
         _, names = await scraped(gateway, **headers)
         assert names >= (OPEN | PRIVATE)
-        assert (await gateway.http.get("/v1/admin/routing", headers=headers)).status_code == 200
-        for method, path in (("PATCH", "/v1/admin/routing"), ("POST", "/v1/chat/completions")):
+        assert (await gateway.http.get("/v1/admin/knobs/routing", headers=headers)).status_code == 200
+        for method, path in (("PATCH", "/v1/admin/knobs/routing"), ("POST", "/v1/chat/completions")):
             refused = await gateway.http.request(method, path, json={}, headers=headers)
             assert refused.status_code in (401, 403), path
         async with browser(gateway) as client:

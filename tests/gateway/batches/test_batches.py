@@ -402,7 +402,7 @@ async def test_a_batch_takes_no_more_places_than_the_knob_says_and_users_go_firs
     tier = working.tier(2)
     tier.hold_at = 1
     body = {"concurrency": 2, "reason": "a test"}
-    changed = await working.http.patch("/v1/admin/batches", json=body, headers=ADMIN)
+    changed = await working.http.patch("/v1/admin/knobs/batches", json=body, headers=ADMIN)
     assert changed.json()["changed"][0]["new_value"] == 2
     batch = await made(ada, [request_line(f"r{n}", model="tier-2") for n in range(5)])
     await until(ada, batch.id, "in_progress")
@@ -413,7 +413,7 @@ async def test_a_batch_takes_no_more_places_than_the_knob_says_and_users_go_firs
     tier.go.set()
     _, output, _ = await outcome(ada, batch.id)
     assert len(output) == 5
-    await working.http.patch("/v1/admin/batches", json={"concurrency": None}, headers=ADMIN)
+    await working.http.patch("/v1/admin/knobs/batches", json={"concurrency": None}, headers=ADMIN)
 
 
 async def test_administrators_see_all_batches_and_what_the_queue_is_like(

@@ -85,7 +85,7 @@ async def test_a_line_that_kills_the_core_of_its_process_twice_is_failed_and_all
         async with running_gateway(
             settings, scripted=False, cores={"cpu": SocketCoreClient(settings.socket_path)}
         ) as aio:
-            await aio.http.patch("/v1/admin/batches", json={"backoff_seconds": 0.1, "most_attempts": 100})
+            await aio.http.patch("/v1/admin/knobs/batches", json={"backoff_seconds": 0.1, "most_attempts": 100})
             await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
             asked = [
                 request_line(f"r{n}", max_tokens=DEADLY_TOKENS if n == DEADLY else 4, temperature=0)
@@ -104,7 +104,7 @@ async def test_a_line_whose_core_died_twice_is_failed_though_the_next_tier_is_do
     tmp_path: Path, model: str
 ) -> None:
     async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as aio:
-        await aio.http.patch("/v1/admin/batches", json={"backoff_seconds": 0.01})
+        await aio.http.patch("/v1/admin/knobs/batches", json={"backoff_seconds": 0.01})
         for number, error in ((1, TierLostError("lost")), (2, TierUnavailableError("gone"))):
             aio.tier(number).fail_at, aio.tier(number).error = 0, error
         made = await batching.made(aio.openai, [request_line("r0", model=model)])

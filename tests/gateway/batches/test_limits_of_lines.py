@@ -44,7 +44,7 @@ async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> No
 async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: RunningGateway) -> None:
     _, ada = await key_of(working, concurrency=1)
     # Rejection by a rate limit is not an attempt.
-    await working.http.patch("/v1/admin/batches", json={"most_attempts": 1})
+    await working.http.patch("/v1/admin/knobs/batches", json={"most_attempts": 1})
     tier = working.tier(1)
     tier.hold_at = 1
     batch = await made(ada, [request_line(f"r{n}") for n in range(4)])
@@ -63,7 +63,7 @@ async def test_the_lines_of_a_revoked_key_are_errors(working: RunningGateway) ->
     key_id, ada = await key_of(working)
     tier = working.tier(1)
     tier.hold_at = 1
-    await working.http.patch("/v1/admin/batches", json={"concurrency": 1})
+    await working.http.patch("/v1/admin/knobs/batches", json={"concurrency": 1})
     batch = await made(ada, [request_line("before"), request_line("after")])
     await tier.holding.wait()
     await working.order("POST", f"/keys/{key_id}/revoke", {})

@@ -184,7 +184,7 @@ def test_a_page_whose_name_was_rebound_to_this_machine_reads_and_asks_nothing(ai
             answer = browser.post(path, json=HELLO)
             assert refused(answer, "host_not_allowed"), path
         assert "AIO_ALLOWED_HOSTS" in answer.json()["error"]["message"]
-        assert browser.get("/v1/admin/knobs").status_code == 401
+        assert browser.get("/v1/admin/knobs/core").status_code == 401
         assert browser.get("/health/live").status_code == 200
         assert browser.get("/metrics").status_code == 200
 

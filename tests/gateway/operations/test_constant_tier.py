@@ -25,7 +25,7 @@ from tests.gateway.served_process import UNCACHED
 from tests.quality.loop_world import record
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KNOBS = "/v1/admin/routing"
+KNOBS = "/v1/admin/knobs/routing"
 SAYS_NOT = "Routing does not pay here"
 
 

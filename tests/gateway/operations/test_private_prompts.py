@@ -88,7 +88,7 @@ async def world(shared: World) -> AsyncIterator[World]:
     shared.aio.classifier.p_ok = (0.99, 0.99, 1.0)
     shared.who = "public"
     yield shared
-    await shared.order("/v1/admin/routing", mode=None)
+    await shared.order("/v1/admin/knobs/routing", mode=None)
 
 
 async def by_class(world: World) -> None:
@@ -118,7 +118,7 @@ async def hedged_replicas(world: World) -> None:
 
 async def observed_routing(world: World) -> None:
     """The strongest tier answers everything."""
-    await world.order("/v1/admin/routing", mode="observe")
+    await world.order("/v1/admin/knobs/routing", mode="observe")
     await world.post()
 
 

@@ -81,10 +81,10 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         console.until(re.compile(re.escape(f"{url}/admin")))
 
         for stranger in ({}, bearer("unused"), {"host": "localhost"}):
-            refused = httpx.get(f"{url}/v1/admin/routing", headers=stranger)
+            refused = httpx.get(f"{url}/v1/admin/knobs/routing", headers=stranger)
             assert refused.status_code == 401
             assert "aio keys create NAME --scope admin" in refused.json()["error"]["message"]
-        assert httpx.get(f"{url}/v1/admin/routing", headers=bearer(key)).status_code == 200
+        assert httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(key)).status_code == 200
         assert not signed_in(url, "")
         assert signed_in(url, key)
         with closing(openai.OpenAI(base_url=f"{url}/v1", api_key="whatever", max_retries=0)) as client:
@@ -97,10 +97,10 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
     with started(data, tmp_path / "cache", *options, environment=NO_ADMIN) as process:
         console = Console(process)
         url = console.until(READY)[1]
-        assert httpx.get(f"{url}/v1/admin/routing", headers=bearer(key)).status_code == 200
+        assert httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(key)).status_code == 200
         revoked = httpx.post(f"{url}/admin/api/keys/{row['key_id']}/revoke", json={}, headers=bearer(key))
         assert revoked.status_code == 200
-        off = httpx.get(f"{url}/v1/admin/routing", headers=bearer(key))
+        off = httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(key))
         assert (off.status_code, off.json()["error"]["code"]) == (403, "admin_disabled")
         assert "aio keys create NAME --scope admin" in off.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/models").status_code == 200
@@ -109,7 +109,7 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
         made = KEY.search(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert made is not None
-        until(lambda: httpx.get(f"{url}/v1/admin/routing", headers=bearer(made[0])).status_code == 200)
+        until(lambda: httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(made[0])).status_code == 200)
         assert not KEY.search(console.rest())
     kept = [path for path in data.rglob("*") if path.is_file()]
     assert data / "log" in kept
@@ -169,7 +169,7 @@ def test_administration_is_off_until_the_database_is_there_and_the_key_is_made_t
         with started(tmp_path / "data", tmp_path / "cache", *options, environment=NO_ADMIN) as process:
             console = Console(process)
             url = console.until(READY)[1]
-            off = httpx.get(f"{url}/v1/admin/routing", headers=bearer("unused"))
+            off = httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer("unused"))
             assert (off.status_code, off.json()["error"]["code"]) == (503, "keys_unavailable")
             assert "Administration is off" in off.json()["error"]["message"]
             assert httpx.get(f"{url}/v1/models").status_code == 200
@@ -177,7 +177,7 @@ def test_administration_is_off_until_the_database_is_there_and_the_key_is_made_t
             postgres_server.start()
             is_away = False
             key = console.until(KEY)[0]
-            until(lambda: httpx.get(f"{url}/v1/admin/routing", headers=bearer(key)).status_code == 200)
+            until(lambda: httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(key)).status_code == 200)
             assert KEY.findall(console.rest()) == [key]
     finally:
         if is_away:

@@ -109,15 +109,15 @@ async def test_steps_limits_and_knobs_are_metrics(aio: RunningGateway) -> None:
     assert (samples["aio_token_budget"], samples["aio_prefill_chunk"], samples["aio_seats"]) == (512, 256, 64)
     assert samples["aio_tuner_decisions_total"] == samples["aio_queue_alert"] == 0
     assert (await scraped(aio, model_name=INT4, knob="max_waiting"))["aio_knob"] == 1000
-    await aio.http.patch("/v1/admin/knobs", json={"max_waiting": 900, "prefix_caching": False})
+    await aio.http.patch("/v1/admin/knobs/core", json={"max_waiting": 900, "prefix_caching": False})
     assert (await scraped(aio, model_name=INT4, knob="max_waiting"))["aio_knob"] == 900
     assert (await scraped(aio, model_name=INT4, knob="prefix_caching"))["aio_knob"] == 0
-    await aio.http.patch("/v1/admin/knobs", json={"max_waiting": None, "prefix_caching": None})
+    await aio.http.patch("/v1/admin/knobs/core", json={"max_waiting": None, "prefix_caching": None})
 
 
 async def test_the_knobs_show_what_the_tuner_does_and_which_batch_sizes_would_suit(aio: RunningGateway) -> None:
     await asyncio.gather(*(ask(aio, f"Question {number}", max_tokens=30) for number in range(3)))
-    shown = (await aio.http.get("/v1/admin/knobs")).json()
+    shown = (await aio.http.get("/v1/admin/knobs/core")).json()
     assert shown["tuning"][INT4]["max_num_batched_tokens"] == 512
     assert shown["tuning"][INT4]["base_seconds"] >= 0
     assert shown["preferred_batch_sizes"][INT4][0] >= 1
@@ -136,7 +136,7 @@ async def test_the_predicted_wait_of_every_tier_is_a_metric_and_in_the_recorded_
 async def test_a_queue_past_its_threshold_alerts_and_a_full_one_refuses_with_retry_after(
     aio: RunningGateway, paused: threading.Event
 ) -> None:
-    await aio.http.patch("/v1/admin/knobs", json={"alert_waiting": 1, "max_waiting": 2, "model": INT4})
+    await aio.http.patch("/v1/admin/knobs/core", json={"alert_waiting": 1, "max_waiting": 2, "model": INT4})
     paused.set()
     waiting = [asyncio.create_task(ask(aio, f"I wait, {number}.", max_tokens=1)) for number in range(2)]
 
@@ -154,7 +154,7 @@ async def test_a_queue_past_its_threshold_alerts_and_a_full_one_refuses_with_ret
     paused.clear()
     assert [answer.choices[0].finish_reason for answer in await asyncio.gather(*waiting)] == ["length"] * 2
     assert (await scraped(aio, model_name=INT4))["aio_queue_alert"] == 0
-    await aio.http.patch("/v1/admin/knobs", json={"alert_waiting": None, "max_waiting": None})
+    await aio.http.patch("/v1/admin/knobs/core", json={"alert_waiting": None, "max_waiting": None})
 
 
 @pytest.mark.parametrize(("wait", "said"), [(0.0, "1"), (7.2, "8"), (1e9, "60")])

@@ -91,7 +91,7 @@ async def test_a_conversation_of_that_id_is_continued_by_its_own_caller_alone(
         "/admin/api/keys",
         "/admin/api/budgets",
         "/v1/admin/stats",
-        "/v1/admin/knobs",
+        "/v1/admin/knobs/core",
     ],
 )
 async def test_a_key_for_inference_reads_nothing_of_the_operators(

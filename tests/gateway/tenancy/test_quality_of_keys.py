@@ -51,11 +51,11 @@ async def test_the_request_goes_before_the_key_the_key_before_the_knob_and_the_k
     assert await target(aio, careful) == QUALITY_SETTINGS["careful"]
     assert await target(aio, careful | {"x-aio-quality": "0.5"}) == 0.5
     knob = {"quality_target": "balanced", "reason": "to see"}
-    assert (await aio.http.patch("/v1/admin/routing", json=knob)).status_code == 200
+    assert (await aio.http.patch("/v1/admin/knobs/routing", json=knob)).status_code == 200
     assert await target(aio, plain) == QUALITY_SETTINGS["balanced"]
     assert await target(aio, careful) == QUALITY_SETTINGS["careful"]
     knob = {"quality_target": None, "reason": "seen"}
-    assert (await aio.http.patch("/v1/admin/routing", json=knob)).status_code == 200
+    assert (await aio.http.patch("/v1/admin/knobs/routing", json=knob)).status_code == 200
     assert await target(aio, bearer(await aio.key("number", quality=0.75))) == 0.75
 
 
@@ -63,7 +63,7 @@ async def test_the_request_goes_before_the_key_the_key_before_the_knob_and_the_k
 async def test_what_is_no_quality_is_refused_by_name(aio: RunningGateway, wrong: Any) -> None:
     of_key = await aio.http.post("/admin/api/keys", json={"name": "wrong", "terms": {"quality": wrong}})
     assert (of_key.status_code, of_key.json()["error"]["param"]) == (400, "terms.quality")
-    of_knob = await aio.http.patch("/v1/admin/routing", json={"quality_target": wrong, "reason": "why"})
+    of_knob = await aio.http.patch("/v1/admin/knobs/routing", json={"quality_target": wrong, "reason": "why"})
     assert (of_knob.status_code, of_knob.json()["error"]["param"]) == (400, "quality_target")
 
 

@@ -214,7 +214,7 @@ def cookies(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                 *(f"/admin{page}" for page in PAGES),
                 "/admin/api/keys",
                 "/admin/api/requests",
-                "/v1/admin/knobs",
+                "/v1/admin/knobs/core",
                 "/v1/admin/stats",
             ]
         )

@@ -139,7 +139,7 @@ def orders(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         "/admin/api/keys",
         "/admin/api/budgets",
         "/admin/api/transitions",
-        "/v1/admin/routing",
+        "/v1/admin/knobs/routing",
         "/admin/api/requests",
     ):
         answer = target.client.ask("GET", path, key=target.keys["admin"])

@@ -16,7 +16,7 @@ METHODS = (
 ROUTES = (
     CHAT, "/v1/models", "/v1/files", "/v1/batches", "/v1/responses", "/v1/messages", "/v1/requests/x", "/tokenize",
     "/admin", "/admin/login", "/admin/logout", "/admin/keys", "/admin/api/keys", "/admin/api/requests",
-    "/v1/admin/knobs", "/v1/admin/reload", "/docs", "/docs/openapi.json", "/metrics", "/health/live", "/",
+    "/v1/admin/knobs/core", "/v1/admin/reload", "/docs", "/docs/openapi.json", "/metrics", "/health/live", "/",
     "/v1/chat/completions/ws", "/admin/static/x/y", "/admin/oidc/callback",
 )  # fmt: skip
 SECRET_FILES = (b"root:x:0:0", b"[boot loader]", b"SQLite format 3", b"-----BEGIN", b"import msgspec")
@@ -184,7 +184,7 @@ def paths(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     )  # fmt: skip
     ends = (
         "etc/passwd", "etc%2fpasswd", "proc/self/environ", "aio.db", "log", "catalog.toml", "gateway/http.py", "keys",
-        "admin/api/keys", "v1/admin/knobs", "admin/api/keys%00", "admin/api/keys/", "ADMIN/API/KEYS",
+        "admin/api/keys", "v1/admin/knobs/core", "admin/api/keys%00", "admin/api/keys/", "ADMIN/API/KEYS",
         "admin%2fapi%2fkeys", "",
         "admin/keys", "metrics", ".git/config", "site.py", "style.css/../../../site.py",
     )  # fmt: skip

@@ -59,7 +59,7 @@ def _asked(target: Target, draw: Random, *, is_elsewhere: bool) -> Outcome:
     environment["NO_PROXY"] = draw.choice(EXEMPT) if not is_elsewhere else "10.0.0.0/8"
     host = "server.example" if is_elsewhere else draw.choice(HERE)
     port = target.upstream.base_url.rpartition(":")[2].partition("/")[0]
-    url = f"{draw.choice(('http', 'http', 'https'))}://{host}:{port}/v1/admin/knobs"
+    url = f"{draw.choice(('http', 'http', 'https'))}://{host}:{port}/v1/admin/knobs/core"
     status = 0
     with patch.dict(os.environ, environment, clear=True), suppress(httpx.HTTPError, httpx.InvalidURL):
         status = ask("POST", url, 0.5, json={}, headers={"authorization": f"Bearer {ADMIN_KEY}"}).status_code

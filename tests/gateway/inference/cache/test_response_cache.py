@@ -360,16 +360,16 @@ async def test_texts_that_may_not_be_stored_are_shared_but_not_kept(gateway: Run
 
 async def test_operators_switch_it_off_and_every_change_is_in_the_history(gateway: RunningGateway) -> None:
     admin = gateway.http
-    changed = await admin.patch("/v1/admin/cache", json={"enabled": False, "reason": "a look at the bare tiers"})
+    changed = await admin.patch("/v1/admin/knobs/cache", json={"enabled": False, "reason": "a look at the bare tiers"})
     assert changed.json()["knobs"]["enabled"] is False
     assert await results(gateway, {}, {}, {"wish": "use"}) == ["bypass"] * 3
 
-    await admin.patch("/v1/admin/cache", json={"enabled": None, "ttl_seconds": 50.5})
+    await admin.patch("/v1/admin/knobs/cache", json={"enabled": None, "ttl_seconds": 50.5})
     assert await results(gateway, {}, {}) == ["miss", "hit"]
-    shown = (await admin.get("/v1/admin/cache")).json()
+    shown = (await admin.get("/v1/admin/knobs/cache")).json()
     assert (shown["store"], shown["entries"], shown["knobs"]["ttl_seconds"]) == ("memory", 1, 50.5)
 
-    refused = await admin.patch("/v1/admin/cache", json={"ttl_seconds": 0})
+    refused = await admin.patch("/v1/admin/knobs/cache", json={"ttl_seconds": 0})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttl_seconds")
     history = (await admin.get("/v1/admin/knobs/changes", params={"limit": 4})).json()["changes"]
     assert [(one["part"], one["knob"], one["new_value"]) for one in history] == [
@@ -379,4 +379,4 @@ async def test_operators_switch_it_off_and_every_change_is_in_the_history(gatewa
         ("cache", "enabled", False),
     ]
     assert history[0]["refused"]
-    await admin.patch("/v1/admin/cache", json={"ttl_seconds": None})
+    await admin.patch("/v1/admin/knobs/cache", json={"ttl_seconds": None})

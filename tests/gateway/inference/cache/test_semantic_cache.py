@@ -52,7 +52,7 @@ def clock(gateway: RunningGateway) -> Iterator[Clock]:
 
 
 async def set_knobs(gateway: RunningGateway, **knobs: Any) -> None:
-    changed = await gateway.http.patch("/v1/admin/cache", json=knobs | {"reason": "a test"})
+    changed = await gateway.http.patch("/v1/admin/knobs/cache", json=knobs | {"reason": "a test"})
     assert changed.status_code == 200, changed.text
 
 

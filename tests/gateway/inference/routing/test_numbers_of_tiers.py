@@ -131,7 +131,7 @@ def test_what_a_catalogue_of_four_tiers_stored_is_shown_by_one_of_two(tmp_path: 
     four = write_remote_catalog(tmp_path / "four.toml", upstream.base_url, 4)
     with served(data, cache, "--catalog", str(four)) as gateway:
         watch = {"mode": "observe", "reason": "what would be"}
-        assert gateway.admin.patch("/v1/admin/routing", json=watch).status_code == 200
+        assert gateway.admin.patch("/v1/admin/knobs/routing", json=watch).status_code == 200
         answer = ask(gateway, **{"x-aio-min-tier": "4"})
         assert answer.headers["x-aio-would-be-tier"] == answer.headers["x-aio-tier"] == "4"
         identity = answer.headers["x-request-id"]

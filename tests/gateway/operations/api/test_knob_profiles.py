@@ -19,7 +19,7 @@ from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, runn
 from tiers.catalog.replica_spec import BalancingSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KNOBS, PATH = "/v1/admin/knobs", "/v1/admin/knobs/profiles"
+KNOBS, PATH = "/v1/admin/knobs/core", "/v1/admin/knobs/profiles"
 INT4, BF16 = "smollm2-int4", "smollm2-bf16"
 
 
@@ -29,7 +29,7 @@ async def models(aio: RunningGateway) -> dict[str, dict[str, Any]]:
 
 
 async def routing(aio: RunningGateway) -> dict[str, Any]:
-    found: dict[str, Any] = (await aio.http.get("/v1/admin/routing")).json()["knobs"]
+    found: dict[str, Any] = (await aio.http.get("/v1/admin/knobs/routing")).json()["knobs"]
     return found
 
 
@@ -81,7 +81,7 @@ async def test_nothing_of_a_former_profile_stays(aio: RunningGateway) -> None:
 
 async def test_every_change_is_a_row_of_the_history_with_its_author_and_the_profile(aio: RunningGateway) -> None:
     changed = await apply(aio, "tail", reason="monday")
-    rows = (await aio.http.get(f"{KNOBS}/changes", params={"limit": len(changed)})).json()["changes"]
+    rows = (await aio.http.get("/v1/admin/knobs/changes", params={"limit": len(changed)})).json()["changes"]
     assert {(row["knob"], row["model"]) for row in rows} == {(c["knob"], c["model"]) for c in changed}
     assert {(row["actor"], row["reason"]) for row in rows} == {(ADMIN_NAME, "profile tail: monday")}
     await apply(aio, CATALOGUE)

@@ -21,7 +21,7 @@ from tests.gateway.administrator import ADMIN_KEY, ADMIN_NAME
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KNOBS = "/v1/admin/knobs"
+KNOBS = "/v1/admin/knobs/core"
 HELLO = [{"role": "user", "content": "Say the secret word."}]
 INT4, BF16 = "smollm2-int4", "smollm2-bf16"
 
@@ -32,7 +32,7 @@ async def values(aio: RunningGateway, knob: str) -> dict[str, Any]:
 
 
 async def history(aio: RunningGateway, **query: Any) -> list[dict[str, Any]]:
-    changes: list[dict[str, Any]] = (await aio.http.get(f"{KNOBS}/changes", params=query)).json()["changes"]
+    changes: list[dict[str, Any]] = (await aio.http.get("/v1/admin/knobs/changes", params=query)).json()["changes"]
     return changes
 
 
@@ -49,24 +49,23 @@ async def test_knobs_are_shown_with_their_bounds_and_what_they_do(aio: RunningGa
 
 
 @pytest.mark.parametrize(
-    ("part", "earlier", "knob", "value"),
+    ("part", "knob", "value"),
     [
-        ("core", "knobs", "lookup_ngram", 9),
-        ("routing", "routing", "conversation_seconds", 9.0),
-        ("cache", "cache", "ttl_seconds", 9.0),
-        ("batches", "batches", "most_attempts", 9),
+        ("core", "lookup_ngram", 9),
+        ("routing", "conversation_seconds", 9.0),
+        ("cache", "ttl_seconds", 9.0),
+        ("batches", "most_attempts", 9),
     ],
 )
-async def test_each_part_is_one_resource_under_its_earlier_path_too(
-    aio: RunningGateway, part: str, earlier: str, knob: str, value: float
-) -> None:
-    resource, alias = f"{KNOBS}/{part}", f"/v1/admin/{earlier}"
-    for path, written in ((alias, value), (resource, None)):
-        assert (await aio.http.patch(path, json={knob: written})).status_code == 200
+async def test_each_part_is_one_resource(aio: RunningGateway, part: str, knob: str, value: float) -> None:
+    resource = f"/v1/admin/knobs/{part}"
+    for written in (value, None):
+        assert (await aio.http.patch(resource, json={knob: written})).status_code == 200
         newest = (await history(aio, knob=knob))[0]
-        assert (newest["part"], newest["new_value"] == value) == (part, path == alias)
-        shown = (await aio.http.get(resource)).json()
-        assert shown["knobs"] == (await aio.http.get(alias)).json()["knobs"]
+        assert (newest["part"], newest["new_value"] == value) == (part, written == value)
+    assert (await aio.http.get(resource)).status_code == 200
+    elsewhere = "/v1/admin/knobs" if part == "core" else f"/v1/admin/{part}"
+    assert (await aio.http.get(elsewhere)).status_code == 404
 
 
 async def test_a_change_applies_at_once_returns_what_it_changed_and_is_recorded(aio: RunningGateway) -> None:
@@ -142,13 +141,13 @@ async def test_history_comes_in_pages(aio: RunningGateway) -> None:
     assert [c["new_value"] for c in (newest, second, third)] == [13, 12, 11]
     await aio.http.patch(KNOBS, json={"max_waiting": None})
     for wrong in ({"limit": 0}, {"limit": "x"}, {"before": "-1"}, {"before": "9" * 30}):
-        answer = await aio.http.get(f"{KNOBS}/changes", params=wrong)
+        answer = await aio.http.get("/v1/admin/knobs/changes", params=wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(wrong)))
 
 
 async def test_the_schema_documents_the_knobs_with_their_bounds(aio: RunningGateway) -> None:
     schema = (await aio.http.get("/docs/openapi.json")).json()
-    body = schema["paths"]["/v1/admin/knobs"]["patch"]["requestBody"]["content"]["application/json"]["schema"]
+    body = schema["paths"]["/v1/admin/knobs/core"]["patch"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"model", "core", "keep", "reason", *Knobs.__struct_fields__} == set(body["properties"])
 
 

@@ -8,7 +8,7 @@ from gateway.base.errors import ApiError
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
 from tests.gateway.running_gateway import RunningGateway
 
-ROUTING = "/v1/admin/routing"
+ROUTING = "/v1/admin/knobs/routing"
 
 
 def test_what_one_process_changes_another_follows_and_a_restart_keeps(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def order(gateway: ServedProcess) -> None:
             budget = {"kind": kind, "subject": subject, "period": period, "amount_usd": usd, "reason": "as agreed"}
             admin.put("/admin/api/budgets", json=budget)
         knobs = {"model": "smollm2-bf16", "prefill_chunk": 128, "reason": "shorter steps"}
-        admin.patch("/v1/admin/knobs", json=knobs)
+        admin.patch("/v1/admin/knobs/core", json=knobs)
         plan = {"name": "small or large", "share": 0.5, "a": {"tier": 1}, "b": {"tier": 3}, "reason": "is it worth it?"}
         admin.post("/admin/api/experiments", json=plan)
     gateway.client = gateway.client.with_options(api_key=made.json()["key"])

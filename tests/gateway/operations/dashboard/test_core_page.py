@@ -24,7 +24,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 
 async def knobs_of(aio: RunningGateway) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = (await aio.http.get("/v1/admin/knobs")).json()["models"]
+    found: dict[str, dict[str, object]] = (await aio.http.get("/v1/admin/knobs/core")).json()["models"]
     return found
 
 
@@ -63,11 +63,11 @@ async def test_a_changed_field_and_no_other_is_changed_with_its_reason(
 async def test_what_somebody_else_changed_meanwhile_stays(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     page = await admin.get(PAGE)
     model = forms_of(page)[PAGE]["fields"]["model"]
-    await aio.http.patch("/v1/admin/knobs", json={"model": model, "prefill_chunk": 99})
+    await aio.http.patch("/v1/admin/knobs/core", json={"model": model, "prefill_chunk": 99})
     await submit(admin, page, PAGE, max_waiting="77")
     after = (await knobs_of(aio))[model]
     assert (after["prefill_chunk"], after["max_waiting"]) == (99, 77)
-    await aio.http.patch("/v1/admin/knobs", json={"model": model, "prefill_chunk": None, "max_waiting": None})
+    await aio.http.patch("/v1/admin/knobs/core", json={"model": model, "prefill_chunk": None, "max_waiting": None})
 
 
 @pytest.mark.parametrize(("knob", "value"), [("max_num_seqs", "0"), ("max_num_seqs", "many"), ("batching", "magic")])
@@ -121,7 +121,7 @@ async def test_a_viewer_sees_no_form_and_changes_nothing_and_an_operator_may(aio
 
 
 async def test_the_history_is_there_for_a_spreadsheet(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
-    await aio.http.patch("/v1/admin/knobs", json={"max_waiting": 66, "reason": "=1+1"})
+    await aio.http.patch("/v1/admin/knobs/core", json={"max_waiting": 66, "reason": "=1+1"})
     text = (await admin.get("/v1/admin/knobs/changes?format=csv")).text
     assert text.splitlines()[0].startswith("created_at,actor,part,model,knob")
     assert "'=1+1" in text

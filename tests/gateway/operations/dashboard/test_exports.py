@@ -38,7 +38,7 @@ EXPORTS = {
     "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],
-    "/core": ["/v1/admin/stats", "/v1/admin/knobs", "/v1/admin/knobs/changes"],
+    "/core": ["/v1/admin/stats", "/v1/admin/knobs/core", "/v1/admin/knobs/changes"],
     "/keys": [f"{API}/keys", f"{API}/teams", f"{API}/budgets"],
     "/users": [f"{API}/dashboard-users"],
     "/system": [f"{API}/system"],
@@ -110,9 +110,9 @@ async def test_an_endpoint_answers_in_both_forms_and_no_other(admin: httpx.Async
 
 async def test_the_models_of_a_core_and_their_knobs_have_a_row_each(admin: httpx.AsyncClient) -> None:
     models = sheet_of(await admin.get("/v1/admin/stats?format=csv"))
-    shown = (await admin.get("/v1/admin/knobs")).json()
+    shown = (await admin.get("/v1/admin/knobs/core")).json()
     assert {(row["core"], row["name"]) for row in models} == {(core, name) for name, core in shown["cores"].items()}
-    knobs = sheet_of(await admin.get("/v1/admin/knobs?format=csv"))
+    knobs = sheet_of(await admin.get("/v1/admin/knobs/core?format=csv"))
     assert {(row["model"], row["knob"]) for row in knobs} == {
         (model, knob) for model, values in shown["models"].items() for knob in values
     }

@@ -268,7 +268,7 @@ async def test_a_change_without_the_forms_token_is_refused(aio: RunningGateway) 
             foreign = forms_of(await other.get("/admin/login"))["/admin/login"]["fields"]["csrf_token"]
         for data in ({}, {"csrf_token": ""}, {"csrf_token": foreign}):
             assert (await client.post("/admin/logout", data=data)).status_code == 403
-        knobs = await client.patch("/v1/admin/routing", json={"judge_answers": True})
+        knobs = await client.patch("/v1/admin/knobs/routing", json={"judge_answers": True})
         assert (knobs.status_code, knobs.json()["error"]["code"]) == (403, "csrf_token_invalid")
         assert (await client.get(PAGE)).status_code == 200
 
@@ -279,33 +279,37 @@ async def test_json_endpoints_open_with_the_cookie_and_changes_with_its_token(ai
         await sign_in(client, ADMIN)
         assert (await client.get("/admin/api/requests")).status_code == 200
         token = forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]
-        changed = await client.patch("/v1/admin/routing", json={"judge_answers": True}, headers={"x-csrf-token": token})
+        changed = await client.patch(
+            "/v1/admin/knobs/routing", json={"judge_answers": True}, headers={"x-csrf-token": token}
+        )
         assert changed.status_code == 200, changed.text
 
 
 async def test_a_role_bounds_what_may_be_changed(aio: RunningGateway) -> None:
     wanted = {
-        "viewer": {"/v1/admin/routing": 403, "/admin/api/teams": 403},
-        "operator": {"/v1/admin/routing": 200, "/admin/api/teams": 403},
-        "admin": {"/v1/admin/routing": 200, "/admin/api/teams": 201},
+        "viewer": {"/v1/admin/knobs/routing": 403, "/admin/api/teams": 403},
+        "operator": {"/v1/admin/knobs/routing": 200, "/admin/api/teams": 403},
+        "admin": {"/v1/admin/knobs/routing": 200, "/admin/api/teams": 201},
     }
     for role, statuses in wanted.items():
         async with with_user(aio, f"a-{role}", role) as client:  # type: ignore[arg-type]
             page = await client.get(PAGE)
             assert page.status_code == 200
             token = {"x-csrf-token": forms_of(page)["/admin/logout"]["fields"]["csrf_token"]}
-            routed = await client.patch("/v1/admin/routing", json={"judge_answers": True}, headers=token)
+            routed = await client.patch("/v1/admin/knobs/routing", json={"judge_answers": True}, headers=token)
             made = await client.post("/admin/api/teams", json={"name": f"of {role}"}, headers=token)
-            assert {"/v1/admin/routing": routed.status_code, "/admin/api/teams": made.status_code} == statuses, role
+            assert {"/v1/admin/knobs/routing": routed.status_code, "/admin/api/teams": made.status_code} == statuses, (
+                role
+            )
 
 
 async def test_an_operator_changes_the_knobs_of_every_part_and_a_viewer_of_none(aio: RunningGateway) -> None:
-    parts = ("knobs", "routing", "batches", "cache", "replicas")
+    parts = ("core", "routing", "batches", "cache", "replicas")
     refused = {}
     for role in ("viewer", "operator"):
         async with with_user(aio, f"knobs-{role}", role) as client:
             token = {"x-csrf-token": forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]}
-            answers = {part: await client.patch(f"/v1/admin/{part}", json={}, headers=token) for part in parts}
+            answers = {part: await client.patch(f"/v1/admin/knobs/{part}", json={}, headers=token) for part in parts}
             refused[role] = {part for part, answer in answers.items() if answer.status_code == 403}
     assert refused == {"viewer": set(parts), "operator": set()}
 

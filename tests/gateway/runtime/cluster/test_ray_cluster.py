@@ -123,7 +123,7 @@ def test_replicas_lie_on_different_nodes_and_obey_the_same_knobs(
     cluster: Any, folder: Path, gateway: ServedProcess
 ) -> None:
     found = replicas(cluster)
-    answer = gateway.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 17}, timeout=60)
+    answer = gateway.admin.patch("/v1/admin/knobs/core", json={"max_num_seqs": 17}, timeout=60)
 
     assert len({one.node for one in found}) == 2
     assert answer.status_code == 200, answer.text
@@ -181,7 +181,7 @@ def test_a_queue_brings_another_replica_and_idleness_takes_it(
     assert deployed.returncode == 0, deployed.stderr
     until(lambda: httpx.get(f"{gateway.url}/health/ready").json()["status"] == "ok")
     until(lambda: len(serving(cluster)) == 1)
-    seats = gateway.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 2}, timeout=60)
+    seats = gateway.admin.patch("/v1/admin/knobs/core", json={"max_num_seqs": 2}, timeout=60)
     assert seats.status_code == 200, seats.text
 
     async def load_until_two() -> None:
@@ -203,7 +203,7 @@ def test_prefill_replicas_are_a_pool_of_their_own(cluster: Any, folder: Path, ga
     deployed = aio(cluster, folder, "deploy", *pools)
     assert deployed.returncode == 0, deployed.stderr
     until(lambda: sorted(one.role for one in serving(cluster)) == ["decode", "prefill"])
-    changed = gateway.admin.patch("/v1/admin/knobs", json={"handover_min_tokens": 200}, timeout=60)
+    changed = gateway.admin.patch("/v1/admin/knobs/core", json={"handover_min_tokens": 200}, timeout=60)
     assert changed.status_code == 200, changed.text
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Say it again. " * 100}], "max_tokens": 8}
 

@@ -98,10 +98,10 @@ def test_one_process_serves_the_cpus_core_and_the_groups(
         for other in others:
             other.join()
 
-        knobs = aio.admin.get("/v1/admin/knobs").json()
+        knobs = aio.admin.get("/v1/admin/knobs/core").json()
         assert knobs["cores"] == {CPU_MODEL: "cpu", CARD_MODEL: "card"}
         assert knobs["models"][CARD_MODEL]["max_num_seqs"] == 8
-        refused = aio.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 9, "core": "card"})
+        refused = aio.admin.patch("/v1/admin/knobs/core", json={"max_num_seqs": 9, "core": "card"})
         assert "room for 8" in refused.json()["error"]["message"]
         cores = {core["name"]: core for core in aio.admin.get("/v1/admin/stats").json()["cores"]}
         assert cores["card"]["models"] == [CARD_MODEL]

@@ -12,7 +12,7 @@ from tests.tiers.tier_world import remote_spec
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.replicas.replica_set import ReplicaSet
 
-REPLICAS = "/v1/admin/replicas"
+REPLICAS = "/v1/admin/knobs/replicas"
 URLS = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]
 
 

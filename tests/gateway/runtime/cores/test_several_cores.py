@@ -29,7 +29,7 @@ from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KNOBS = "/v1/admin/knobs"
+KNOBS = "/v1/admin/knobs/core"
 HELLO = [{"role": "user", "content": "Who computes this?"}]
 MODELS = {"cpu": CPU_MODEL, "card": CARD_MODEL}
 
@@ -117,7 +117,7 @@ async def test_knobs_are_changed_for_a_model_a_core_or_all(aio: RunningGateway) 
         assert answer.status_code == 200, answer.text
         assert await knob(aio, "max_waiting") == expected
         await aio.http.patch(KNOBS, json={"max_waiting": None})
-    changes = (await aio.http.get(f"{KNOBS}/changes", params={"knob": "max_waiting"})).json()["changes"]
+    changes = (await aio.http.get("/v1/admin/knobs/changes", params={"knob": "max_waiting"})).json()["changes"]
     assert {(change["part"], change["model"]) for change in changes} == {
         ("core", CPU_MODEL),
         ("core card", CARD_MODEL),
@@ -139,13 +139,13 @@ async def test_a_profile_that_one_core_refuses_changes_neither_a_core_nor_routin
     async def refuse(*args: object, **options: object) -> None:
         raise InvalidRequestError("not today", "max_waiting")
 
-    before = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]
+    before = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/knobs/routing")).json()["knobs"]
     monkeypatch.setattr(aio.operations.core_knobs.cores["card"], "set_knobs", refuse)
-    refused = await aio.http.post(f"{KNOBS}/profiles", json={"profile": "cost"})
+    refused = await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "cost"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_waiting")
-    after = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]
+    after = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/knobs/routing")).json()["knobs"]
     assert after == before
-    changes = (await aio.http.get(f"{KNOBS}/changes")).json()["changes"]
+    changes = (await aio.http.get("/v1/admin/knobs/changes")).json()["changes"]
     assert {c["knob"] for c in changes if (c["reason"] or "").endswith("a part of it was refused")} >= {
         "prefill_chunk",
         "quality_target",
@@ -153,7 +153,7 @@ async def test_a_profile_that_one_core_refuses_changes_neither_a_core_nor_routin
 
 
 async def test_a_profile_leaves_steps_as_long_as_a_card_has_memory_for(aio: RunningGateway) -> None:
-    path = f"{KNOBS}/profiles"
+    path = "/v1/admin/knobs/profiles"
     assert (await aio.http.post(path, json={"profile": "throughput"})).status_code == 200
     assert await knob(aio, "max_num_batched_tokens") == {CPU_MODEL: 1024, CARD_MODEL: 512}
     assert (await aio.http.post(path, json={"profile": "catalogue"})).status_code == 200
