@@ -1,28 +1,19 @@
-"""What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails; and what it
-tells systemd."""
+"""What `aio serve` prints: its settings, its address, what is not ready yet and a first request.
+
+It also notifies systemd."""
 
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from gateway import __version__
 from gateway.base.derived_settings import without_secrets
 from gateway.base.settings import Settings
 from gateway.edge.proxies import authority_of
-from gateway.operations.quality_loop.label_sources import budget_text, labels_text
 
-if TYPE_CHECKING:
-    from tiers.catalog.catalog import Catalog
-
-FAILURE_POLICY = {
-    "database": "down: requests are served, records wait in the journal, nothing is lost",
-    "classifier": "fails: prompts are routed by length",
-    "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
-    "core": "down: other tiers answer, or 503 with Retry-After; AIO starts it again, or reconnects",
-    "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
-}
+MOST_PROBLEMS = 3
+"""What does not serve yet is shown in so many lines; `/health/ready` has all of it."""
 
 
 class ServerStartError(RuntimeError):
@@ -48,14 +39,18 @@ def tell_service_manager(*lines: str) -> None:
 _TOLD_SECONDS = 1.0
 
 
-def ready_text(host: str, port: int) -> str:
-    """Return the gateway's address and a first request."""
+def ready_text(
+    host: str, port: int, *, asks_for_keys: bool | None = None, problems: Mapping[str, str] | None = None
+) -> str:
+    """Return the gateway's address, whether callers need a key (None: not said), what does not serve yet, by
+    `Operations.problems`, and a first request."""
     url = url_of(host, port)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}'
+    callers = "" if asks_for_keys is None else f"{callers_text(asks_for_keys)}\n"
     return (
-        f"\nAIO is ready on {url}  (API: {url}/v1, dashboard: {url}/admin, documentation: {url}/docs, "
-        f"metrics: {url}/metrics)\nTry:\n\n"
-        f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
+        f"\nAIO is ready on {url}  (API: {url}/v1, dashboard: {url}/admin, documentation: {url}/docs)\n"
+        f"{callers}{problems_text(problems or {})}"
+        f"Try:\n\n  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
     )
 
 
@@ -63,8 +58,10 @@ def problems_text(problems: Mapping[str, str]) -> str:
     """Return what does not serve yet, by `Operations.problems`; empty if nothing is missing."""
     if not problems:
         return ""
-    lines = "".join(f"  {name}: {reason}\n" for name, reason in problems.items())
-    return f"\nNot there yet (GET /health/ready says when):\n{lines}"
+    shown = [f"  {name}: {reason}\n" for name, reason in list(problems.items())[:MOST_PROBLEMS]]
+    if len(problems) > MOST_PROBLEMS:
+        shown.append(f"  and {len(problems) - MOST_PROBLEMS} more\n")
+    return f"Not ready yet (GET /health/ready says when):\n{''.join(shown)}"
 
 
 def admin_key_text(key: str, url: str) -> str:
@@ -86,61 +83,31 @@ def worker_text(host: str, port: int) -> str:
 
 
 def start_text(settings: Settings, why: str) -> str:
-    """Return what starts: the version, and what it works with. `why`: where the catalogue comes from. Without passwords
-    of URLs, and without what they may have as parameters."""
+    """Return what starts: the version, and what it works with. `why`: where the catalogue comes from. Stores and traces
+    are named where they are set, without passwords of URLs and without what these may have as parameters."""
     workers = f"   workers: {settings.gateway_workers}" if settings.gateway_workers > 1 else ""
-    return (
-        f"AIO {__version__}   role: {settings.role}{workers}\n"
-        f"catalogue: {settings.catalog} ({why})\n"
-        f"data: {settings.data_path}\n"
-        f"database: {without_secrets(settings.database)}\n"
-        f"Redis: {without_secrets(settings.redis_url) or 'none (AIO_REDIS_URL)'}\n"
-        f"traces: {_trace_target(settings)}"
-    )
+    lines = [
+        f"AIO {__version__}   role: {settings.role}{workers}",
+        f"catalogue: {settings.catalog} ({why})",
+        f"data: {settings.data_path}",
+    ]
+    if settings.database_url:
+        lines.append(f"database: {without_secrets(settings.database_url)}")
+    if settings.redis_url:
+        lines.append(f"Redis: {without_secrets(settings.redis_url)}")
+    if settings.trace_exporter != "none":
+        lines.append(f"traces: {_trace_target(settings)}")
+    return "\n".join(lines)
 
 
 def callers_text(asks_for_keys: bool) -> str:
     """Return whether callers need a key, in a sentence."""
     return (
-        "Callers need an API key"
-        if asks_for_keys
-        else "Callers need no key, until the first is made: aio keys create NAME"
+        "Callers need an API key" if asks_for_keys else "Callers need no key until you create one: aio keys create NAME"
     )
 
 
 def _trace_target(settings: Settings) -> str:
-    if settings.trace_exporter == "none":
-        return "none (AIO_TRACE_EXPORTER)"
     if settings.trace_exporter == "console":
         return "standard output"
     return without_secrets(settings.otlp_traces_endpoint or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
-
-
-def policy_text(settings: Settings, catalog: "Catalog") -> str:
-    """Return what happens when a dependency fails, one line each, and where labels come from."""
-    policies = FAILURE_POLICY | {
-        "budgets": (
-            "without the database slices in memory are spent to their end, then requests "
-            + _WHEN_AWAY[settings.budgets_without_database]
-            + f" (AIO_BUDGETS_WITHOUT_DATABASE={settings.budgets_without_database})"
-        )
-    }
-    if settings.cluster:
-        policies["core"] = (
-            "one replica lost: requests without output are sent to another, started streams end with an error event;"
-            " all replicas lost: other tiers answer, or 503 with Retry-After"
-        )
-    if settings.redis_url:
-        policies["redis"] = (
-            f"down: each process counts by itself (AIO_LIMITS_WITHOUT_REDIS={settings.limits_without_redis})"
-            if settings.limits_without_redis == "open"
-            else "down: keys with limits get 503 (AIO_LIMITS_WITHOUT_REDIS=closed)"
-        )
-    return (
-        "When something fails:\n"
-        + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
-        + f"\n{labels_text(settings, catalog)}\n{budget_text(settings, catalog)}".rstrip()
-    )
-
-
-_WHEN_AWAY = {"open": "go on and are charged later", "closed": "of keys with budgets get 503"}

@@ -34,8 +34,6 @@ from gateway.processes.announcement import (
     ServerStartError,
     ServerStoppedError,
     admin_key_text,
-    callers_text,
-    policy_text,
     problems_text,
     ready_text,
     start_text,
@@ -55,7 +53,6 @@ from gateway.processes.start_checks import bound_sockets, require_port, warn_of_
 from gateway.runtime.peers import WorkerIdentity
 from gateway.tenancy.guard import ACCESS
 from inference_core.transport.client import CoreClient
-from tiers.catalog.load import load_catalog
 from tiers.remote.certificates import require_authorities
 
 log = logging.getLogger(__name__)
@@ -229,12 +226,12 @@ def run_server(
     *,
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
-    ready: Callable[[str, int], str] = ready_text,
+    ready: Callable[[str, int], str] | None = None,
     administers: bool = True,
 ) -> None:
     """Serve until a signal, alone or at a `place` among several processes of one port. `cores`: clients of the
-    catalogue's cores, made before; else they are made here. `http` makes the application, `ready` the announcement. If
-    it `administers`, it makes the first admin key if there is none.
+    catalogue's cores, made before; else they are made here. `http` makes the application, `ready` another
+    announcement than `ready_text`. If it `administers`, it makes the first admin key if there is none.
 
     Raises `SettingsError`, `CatalogError`, the error that kept a part from starting, or `ServerStoppedError`.
     """
@@ -262,8 +259,7 @@ def run_server(
     )
     app = ExplainedStart(_below_its_path(litestar, settings))
     if place is None:
-        said = policy_text(settings, load_catalog(settings.catalog))
-        click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{said}"))
+        click.echo(broken(start_text(settings, catalog_reason(settings))))
         sys.stdout.flush()
         warn_of_settings(settings)
     config = uvicorn.Config(
@@ -295,10 +291,11 @@ def run_server(
 
     def announcement(host: str, port: int) -> str:
         operations = litestar.state.get(OPERATIONS)
-        if operations is None:
-            return ready(host, port)
-        callers = callers_text(operations.access.tenancy.directory.asks_for_keys) + "\n" if administers else ""
-        return ready(host, port) + callers + problems_text(operations.problems)
+        problems = {} if operations is None else operations.problems
+        if ready is not None:
+            return f"{ready(host, port)}\n{problems_text(problems)}"
+        asks = operations.access.tenancy.directory.asks_for_keys if operations is not None and administers else None
+        return ready_text(host, port, asks_for_keys=asks, problems=problems)
 
     server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
     if place is None:

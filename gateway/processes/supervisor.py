@@ -26,8 +26,6 @@ from gateway.base.stores.retries import RestartPauses
 from gateway.operations.cli.options import broken
 from gateway.processes.announcement import (
     ServerStartError,
-    callers_text,
-    policy_text,
     ready_text,
     start_text,
     tell_service_manager,
@@ -222,7 +220,7 @@ class Supervisor:
                 stack.enter_context(listener)
             why = catalog_reason(self._settings)
             catalog = load_catalog(self._settings.catalog)
-            click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings, catalog)}"))
+            click.echo(broken(start_text(self._settings, why)))
             warn_of_settings(self._settings)
             if not self._settings.redis_url:
                 log.warning(
@@ -278,7 +276,7 @@ class Supervisor:
             process.must_not_end = False
         host, port = self._listeners[0][0].getsockname()[:2]
         asks = await ask_worker(self._folder, 0, "asks for keys")
-        click.echo(ready_text(host, port) + ("" if asks is None else callers_text(asks == YES)))
+        click.echo(ready_text(host, port, asks_for_keys=None if asks is None else asks == YES))
         tell_service_manager("READY=1", f"STATUS=Listening on {url_of(host, port)}")
 
     async def _until_ready(self, number: int, process: KeptProcess) -> None:

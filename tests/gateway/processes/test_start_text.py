@@ -14,7 +14,9 @@ from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import started
 from tests.gateway.upstream import Upstream
 
-_CALLERS = re.compile(r"^Callers need (an API key|no key, until the first is made: aio keys create NAME)$")
+MOST_LINES = 8
+"""Before the first request to try. What happens when something fails is said by `aio check`."""
+_CALLERS = re.compile(r"^Callers need (an API key|no key until you create one: aio keys create NAME)$")
 
 
 def said_at_start(tmp_path: Path, catalog: Path, *options: str) -> list[str]:
@@ -38,19 +40,15 @@ def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     said = said_at_start(tmp_path, catalog, "--gateway-workers", str(workers))
 
-    data = tmp_path / "data"
-    assert said[:6] == [
+    assert said[:3] == [
         f"AIO {__version__}   role: all{'   workers: 2' if workers == 2 else ''}",
         f"catalogue: {catalog} (as named by --catalog or AIO_CATALOG)",
-        f"data: {data}",
-        f"database: sqlite+aiosqlite:///{data}/aio.sqlite3",
-        "Redis: none (AIO_REDIS_URL)",
-        "traces: none (AIO_TRACE_EXPORTER)",
+        f"data: {tmp_path / 'data'}",
     ]
-    assert any(line.startswith("Verification costs at most 5% of serving") for line in said)
+    assert len([line for line in said if line]) <= MOST_LINES
     assert said[-1].startswith("Callers need no key")
     command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "ada"]
-    subprocess.run([*command, "--data-dir", str(data)], check=True, capture_output=True)
+    subprocess.run([*command, "--data-dir", str(tmp_path / "data")], check=True, capture_output=True)
     assert said_at_start(tmp_path, catalog, "--gateway-workers", str(workers))[-1] == "Callers need an API key"
 
 

@@ -48,7 +48,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
             "docs/reference/security.md has the rest of the checklist"
         )
     from gateway.base.configuration import catalog_reason, unknown_variables
-    from gateway.operations.quality_loop.label_sources import labels_text
+    from gateway.operations.quality_loop.label_sources import budget_text, labels_text
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
         ask_embeddings,
@@ -60,6 +60,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         stored_judge,
     )
     from gateway.operations.setup.exposures import exposures
+    from gateway.operations.setup.failure_policy import failure_text
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -80,11 +81,14 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         echo_json(answers)
     else:
         judge = asyncio.run(stored_judge(settings, catalog))
-        click.echo(f"{_table(answers)}\n\n{labels_text(settings, catalog, judge)}")
+        click.echo(
+            f"{_table(answers)}\n\n{labels_text(settings, catalog, judge)}\n{budget_text(settings, catalog)}".rstrip()
+        )
         _say_routing(catalog)
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         click.echo(f"\n{private_text(catalog)}")
+        click.echo(f"\n{failure_text(settings)}")
         for one in embeddings:
             click.echo(f"Embeddings {one.name}: {'PROBLEM' if one.problem else f'{one.dimensions:,} dimensions'}")
         for guardrail in guardrails:

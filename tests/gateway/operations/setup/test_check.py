@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.base.settings import Settings
 from gateway.operations.cli import main
+from gateway.operations.setup.failure_policy import failure_policies
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages, vllm_pages
 
 SECRET = "s3cret"
@@ -49,6 +51,17 @@ def test_every_tier_answers_and_shows_its_speed_and_its_cost() -> None:
     # 200 prompt tokens at a millionth of a dollar, 200 answer tokens at four, a thousand times.
     assert second["usd_per_1000"] == pytest.approx(1.0)
     assert "~$0.2" in result.output
+    assert "\nVerification costs at most 5% of serving" in result.output
+    assert "\nWhen something fails:\n  database: AIO goes on serving." in result.output
+
+
+def test_what_happens_in_a_failure_follows_the_settings() -> None:
+    stores = Settings(redis_url="redis://cache", limits_without_redis="closed", budgets_without_database="open")
+    policies = failure_policies(stores)
+    assert policies["Redis"] == "Keys with limits get a 503 (AIO_LIMITS_WITHOUT_REDIS=closed)."
+    assert "charged later (AIO_BUDGETS_WITHOUT_DATABASE=open)" in policies["budgets"]
+    assert "one replica" in failure_policies(Settings(cluster="auto"))["core"]
+    assert "Redis" not in failure_policies(Settings())
 
 
 def test_stores_are_asked_and_one_that_does_not_answer_is_a_problem(
