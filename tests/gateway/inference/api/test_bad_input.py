@@ -36,8 +36,6 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 CALLED = {"name": "f", "arguments": "{}"}
 
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
-    ({"messages": []}, "messages"),
-    ({"messages": None}, "messages"),
     ({"messages": HELLO * 20_001}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 20_001}] * 2}, "messages"),
     (
@@ -48,104 +46,9 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
         },
         "messages",
     ),
-    ({"messages": "hello"}, "messages"),
-    ({"messages": [{"role": "alien", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": 1, "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"content": "x"}]}, "messages[0].role"),
-    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
-    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-    ({"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].tool_call_id"),
-    (
-        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
-        "messages[0].tool_calls[0].function",
-    ),
-    (
-        {"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "1", "function": CALLED}]}]},
-        "messages[0].tool_calls",
-    ),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]},
-        "messages[0].content[0].image_url",
-    ),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]},
-        "messages[0].content[1].input_audio",
-    ),
-    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -5}, "max_tokens"),
-    ({"max_tokens": "ten"}, "max_tokens"),
-    ({"max_tokens": 1.5}, "max_tokens"),
-    ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"temperature": 2.1}, "temperature"),
-    ({"temperature": -0.1}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
-    ({"temperature": True}, "temperature"),
-    ({"top_p": -0.1}, "top_p"),
-    ({"top_p": 1.1}, "top_p"),
-    ({"top_k": -2}, "top_k"),
-    ({"min_p": 2}, "min_p"),
-    ({"repetition_penalty": 0}, "repetition_penalty"),
-    ({"presence_penalty": 3}, "presence_penalty"),
-    ({"frequency_penalty": -3}, "frequency_penalty"),
-    ({"n": 0}, "n"),
-    ({"n": 1000}, "n"),
-    ({"stop": [*"abcdefghijklmnopq"]}, "stop"),
-    ({"stop": 3}, "stop"),
-    ({"seed": 2**70}, "seed"),
-    ({"seed": 1.5}, "seed"),
-    ({"logit_bias": {"5": 101}}, "logit_bias"),
-    ({"logit_bias": {"word": 1}}, "logit_bias"),
-    ({"logprobs": 21}, "logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"min_tokens": 20, "max_tokens": 10}, "min_tokens"),
-    ({"priority": 9}, "priority"),
-    ({"service_tier": "platinum"}, "service_tier"),
-    ({"stream": "yes"}, "stream"),
-    ({"tools": [{"type": "browser", "function": {"name": "f"}}]}, "tools[0].type"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
-    ({"tools": [TOOL, TOOL | {"function": {"name": "f", "strict": True}}]}, "tools[1].function.name"),
-    (
-        {"tools": [TOOL, {"type": "function", "function": {"name": "g", "parameters": {"type": "array"}}}]},
-        "tools[1].function.parameters",
-    ),
     ({"tools": [TOOL] * 513}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
-    (
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
-        "tool_choice.function.name",
-    ),
-    ({"functions": [{"name": "two words"}]}, "functions[0].name"),
-    ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "tool_choice.function.name"),
     ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"response_format": {"type": "xml"}}, "response_format.type"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-    ({"response_format": {"type": "text", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name"),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-        "response_format.json_schema.schema",
-    ),
-    ({"structured_outputs": {}}, "structured_outputs"),
-    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
-    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
-    ({"structured_outputs": {"colour": "red"}}, "structured_outputs"),
-    (
-        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
-        "structured_outputs",
-    ),
     ({"modalities": ["audio"]}, "modalities"),
-    ({"reasoning_effort": "extreme"}, "reasoning_effort"),
-    ({"thinking_token_budget": -1}, "thinking_token_budget"),
-    ({"include_stop_str_in_output": 2}, "include_stop_str_in_output"),
-    ({"metadata": "a"}, "metadata"),
-    ({"model": ""}, "model"),
-    ({"model": None}, "model"),
 ]
 
 
@@ -157,59 +60,19 @@ async def test_a_bad_chat_field_is_named(gateway: RunningGateway, fields: dict[s
     assert not any(tier.requests for tier in gateway.tiers)
 
 
-COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": ""}, "prompt"),
-    ({"prompt": []}, "prompt"),
-    ({"prompt": None}, "prompt"),
-    ({"prompt": ["a", [1]]}, "prompt"),
-    ({"prompt": ["a", 1]}, "prompt"),
-    ({"prompt": [[-1]]}, "prompt[0][0]"),
-    ({"prompt": ["a"] * 65}, "prompt"),
-    ({"echo": "yes"}, "echo"),
-    ({"suffix": "end"}, "suffix"),
-    ({"best_of": 1, "n": 2}, "best_of"),
-    ({"best_of": 3, "stream": True}, "best_of"),
-    ({"best_of": 17}, "best_of"),
-    ({"max_tokens": -1, "echo": True}, "max_tokens"),
-    ({"logprobs": 6}, "logprobs"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"min_tokens": 17}, "min_tokens"),
-]
-
-
-@pytest.mark.parametrize(("fields", "param"), COMPLETION_CASES, ids=lambda value: json.dumps(value)[:60])
-async def test_a_bad_completion_field_is_named(gateway: RunningGateway, fields: dict[str, Any], param: str) -> None:
-    answer = await gateway.http.post(TEXT, json={"model": "tier-1", "prompt": "Once"} | fields)
-    check_envelope(answer, 400, param)
-
-
-@pytest.mark.parametrize("name", ["model", "messages"])
-async def test_a_missing_field_is_named(gateway: RunningGateway, name: str) -> None:
-    body = {"model": "auto", "messages": HELLO}
-    del body[name]
-    check_envelope(await gateway.http.post(CHAT, json=body), 400, name, "missing_required_parameter")
+async def test_a_completion_without_a_suffix_of_its_own_is_refused_one(gateway: RunningGateway) -> None:
+    answer = await gateway.http.post(TEXT, json={"model": "tier-1", "prompt": "Once", "suffix": "end"})
+    check_envelope(answer, 400, "suffix")
 
 
 @pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"", "invalid_json"),
-        (b"{", "invalid_json"),
-        (b'{"model": "auto", "messages": [}', "invalid_json"),
-        (b'{"model": "auto", "temperature": NaN}', "invalid_json"),
-        (b"[1, 2]", "invalid_value"),
-        (b'"hello"', "invalid_value"),
-        (b'{"model": "auto", "messages": [{"role": "user", "content": "\xff\xfe"}]}', "invalid_utf8"),
-        (b'{"model":"auto","messages":[{"role":"user","content":"x"}],"metadata":' + b"[" * 100_000, "invalid"),
-    ],
-    ids=lambda value: repr(value)[:40],
+    ("rest", "code"), [(b'"\xff\xfe"}', "invalid_utf8"), (b"[" * 100_000, "invalid")], ids=["no UTF-8", "deep"]
 )
-async def test_a_body_that_is_no_request_is_refused(gateway: RunningGateway, body: bytes, code: str) -> None:
+async def test_bytes_that_are_no_request_are_refused(gateway: RunningGateway, rest: bytes, code: str) -> None:
+    body = b'{"model":"auto","messages":[{"role":"user","content":"x"}],"user":' + rest
     answer = await gateway.http.post(CHAT, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["type"] == "invalid_request_error"
-    assert error["code"].startswith(code)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert answer.json()["error"]["code"].startswith(code)
 
 
 async def test_deeply_nested_json_in_an_unused_field_is_refused_not_fatal(gateway: RunningGateway) -> None:
@@ -254,30 +117,6 @@ async def test_a_prompt_must_leave_a_sixteenth_of_the_context_and_a_limit_beyond
     for path, asked, param in ((CHAT, {"messages": LONG}, "messages"), (TEXT, {"prompt": LONG_TEXT}, "prompt")):
         answer = await gateway.http.post(path, json={"model": "tier-1", "max_tokens": 32_000} | asked)
         check_envelope(answer, 400, param, "context_length_exceeded")
-
-
-@pytest.mark.parametrize(
-    ("header", "value"),
-    [
-        ("x-aio-quality", "1.5"),
-        ("x-aio-quality", "high"),
-        ("x-aio-min-tier", "5"),
-        ("x-aio-min-tier", "2.5"),
-        ("x-aio-max-cost", "-1"),
-        ("x-aio-max-cost", "nan"),
-        ("x-aio-deadline-ms", "0"),
-        ("x-aio-conversation", "a b"),
-        ("x-aio-slo", "soon"),
-        ("x-aio-consent", "everyone"),
-        ("x-aio-private", "perhaps"),
-        ("x-aio-cache", "sometimes"),
-        ("x-aio-agree", "perhaps"),
-        ("x-aio-may-wait", "1"),
-    ],
-)
-async def test_a_bad_aio_header_is_named(gateway: RunningGateway, header: str, value: str) -> None:
-    answer = await gateway.http.post(CHAT, json={"model": "auto", "messages": HELLO}, headers={header: value})
-    check_envelope(answer, 400, header)
 
 
 async def test_token_ids_need_a_model_of_their_own(gateway: RunningGateway) -> None:

@@ -298,30 +298,6 @@ async def test_tokens_are_counted_without_answering(
         await client.messages.count_tokens(model="claude-0", messages=HELLO)
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"messages": [*HELLO, {"role": "user", "content": [{"type": "text"}]}]}, "messages.1.content.0.text"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools"),
-        ({"temperature": 1.5}, "temperature"),
-        ({"max_tokens": None}, "max_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
-        ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-        ({"service_tier": "flex"}, "service_tier"),
-    ],
-)
-async def test_a_refusal_names_the_field_as_the_caller_knows_it(
-    gateway: RunningGateway, fields: dict[str, Any], named: str
-) -> None:
-    answer = await ask(gateway, **fields)
-    assert list(answer) == ["type", "error", "request_id"]
-    assert (answer["type"], answer["error"]["type"]) == ("error", "invalid_request_error")
-    assert named in answer["error"]["message"]
-    assert not gateway.tier(1).requests
-
-
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 async def test_a_thread_is_refused_by_the_code_after_which_clients_send_the_whole_conversation(
     gateway: RunningGateway, path: str

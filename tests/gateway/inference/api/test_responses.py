@@ -168,39 +168,6 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
     assert last.response.error.code == "server_error"
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"include": [5]}, "include[0]"),
-        ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),
-        ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0].name"),
-        ({"input": [{"role": "user"}]}, "input[0].content"),
-        ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input[0].call_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
-        ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
-        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
-        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
-        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-    ],
-)  # fmt: skip
-async def test_what_has_no_machinery_is_refused_by_its_own_name(
-    gateway: RunningGateway, fields: dict[str, Any], param: str
-) -> None:
-    body = {"model": "tier-1", "input": "x"} | fields
-    answer = await gateway.http.post("/v1/responses", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-
-
 async def test_an_unknown_model_is_not_found(gateway: RunningGateway) -> None:
     with pytest.raises(openai.NotFoundError):
         await gateway.openai.responses.create(model="gpt-9", input="x")
