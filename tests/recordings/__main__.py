@@ -9,7 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.recordings.playing import ERROR_FIELDS, KEYS, SAYS, Exchange, Stage, apis_of, forms_of, stage, steps_of
+from tests.recordings.playing import (
+    ERROR_FIELDS,
+    KEYS,
+    SAYS,
+    Exchange,
+    Stage,
+    apis_of,
+    forms_of,
+    parsed,
+    stage,
+    steps_of,
+)
 from tests.recordings.recording import FOLDER, Json, Recording, based, difference, files, merged, pretty, recordings
 
 
@@ -40,7 +51,7 @@ async def _seen(servers: Stage, recording: Recording, api: str, streamed: bool) 
     told = exchange.seen(exchange.told)
     seen = {name: told[name] for name in ("status", *SAYS, "error") if name in told}
     if "calls" in seen:
-        seen["calls"] = [[name, json.loads(arguments)] for _, name, arguments in seen["calls"]]
+        seen["calls"] = [[name, parsed(arguments)] for _, name, arguments in seen["calls"]]
     if "error" in seen:
         seen["error"] = {name: value for name, value in seen["error"].items() if value is not None}
     headers = {name: value for name, value in told["headers"].items() if name in TOLD}

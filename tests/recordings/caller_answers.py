@@ -33,11 +33,17 @@ def _chat(told: Json) -> Json:
         return {"error": told["error"]}
     choice = told["choices"][0]
     said = choice["message"]
-    calls = [[c["id"], c["function"]["name"], c["function"]["arguments"]] for c in said.get("tool_calls") or ()]
+    calls = [_called(call) for call in said.get("tool_calls") or ()]
     cited = [one["url_citation"]["url"] for one in said.get("annotations") or ()]
     reasoning = said.get("reasoning_content")
     return _form(said.get("content"), reasoning, said.get("refusal"), calls, choice["finish_reason"], cited=cited,
                  usage=told.get("usage"), message=said)  # fmt: skip
+
+
+def _called(call: Json) -> list[str]:
+    """A call of a function, or of a custom tool, whose input is a text."""
+    called = call.get("function") or call["custom"]
+    return [call["id"], called["name"], called["arguments" if "function" in call else "input"]]
 
 
 def _chat_events(events: list[Json]) -> Json:
@@ -63,12 +69,13 @@ def _chat_events(events: list[Json]) -> Json:
                     joined = {one: said[name][one] + text for one, text in value.items() if one in said[name]}
                     said[name] = said[name] | value | joined
             for call in delta.get("tool_calls") or ():
+                kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
                 if call["index"] == len(said["tool_calls"]):
-                    said["tool_calls"].append({"id": "", "function": {"name": "", "arguments": ""}})
+                    said["tool_calls"].append({"id": "", kind: {"name": "", text: ""}})
                 have = said["tool_calls"][call["index"]]
                 have["id"] += call.get("id") or ""
-                for name in ("name", "arguments"):
-                    have["function"][name] += call["function"].get(name) or ""
+                for name in ("name", text):
+                    have[kind][name] += call[kind].get(name) or ""
             finish += [choice["finish_reason"]] if choice["finish_reason"] else []
     assert len(finish) == 1, f"a stream ends once: {finish}"
     return _chat({"choices": [{"message": said, "finish_reason": finish[0]}], "usage": usage})
@@ -129,18 +136,24 @@ def _response(told: Json) -> Json:
     calls = [[c["call_id"], c["name"], c["arguments"]] for c in told["output"] if c["type"] == "function_call"]
     cited = [one["url"] for part in parts for one in part.get("annotations", ())]
     finish = (told.get("incomplete_details") or {"reason": "tool_calls" if calls else "stop"})["reason"]
-    return _form(text, "".join(thoughts), refusal, calls, finish, cited=cited, usage=told.get("usage"))
+    return _form(text, "".join(thoughts), refusal, calls, finish, cited=cited, usage=told.get("usage"),
+                 items=told["output"])  # fmt: skip
 
 
 def _response_events(events: list[Json]) -> Json:
     for event in events:
         if event["type"] == "error":
             return {"error": event}
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
     found = _response(events[-1]["response"])
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    found["events"] = [kind for place, kind in enumerate(kinds) if kinds[place - 1 : place] != [kind]]
     if "error" not in found:
         for name, kind in (("text", "output_text"), ("refusal", "refusal")):
             deltas = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}.delta")
             assert deltas == found[name], "the deltas are the text of the end"
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert done == found["items"], "the items of the end are those that were done"
     return found
 
 

@@ -284,7 +284,7 @@ class Exchange:
         problems = [] if all(ids) and len({*ids}) == len(ids) else [f"ids of calls: {ids}"]
         if "calls" in seen:
             short = not wanted.get("calls") or len(wanted["calls"][0]) == 2
-            seen["calls"] = [[one, name, _parsed(said)][short:] for one, name, said in seen["calls"]]
+            seen["calls"] = [[one, name, parsed(said)][short:] for one, name, said in seen["calls"]]
         return problems + difference_to("what the caller got", wanted, seen)
 
     async def _record_problems(self, told: httpx.Response) -> list[str]:
@@ -305,7 +305,7 @@ def _is_stream(told: httpx.Response) -> bool:
     return "event-stream" in told.headers.get("content-type", "") or told.content.lstrip().startswith(b"[")
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

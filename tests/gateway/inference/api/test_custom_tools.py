@@ -29,55 +29,6 @@ def pieces(text: str) -> tuple[ToolCallDelta, ...]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_custom_tool_is_called_with_plain_text(gateway: RunningGateway) -> None:
-    tier = gateway.tier(1)
-    tier.words, tier.calls = (), pieces(TEXT)
-    answer = await gateway.openai.responses.create(
-        model="tier-1", input="Fix it.", tools=[PATCH], tool_choice={"type": "custom", "name": "apply_patch"}
-    )
-    (call,) = answer.output
-    assert call.type == "custom_tool_call"
-    assert (call.name, call.call_id, call.input) == ("apply_patch", "call_1", TEXT)
-    assert answer.tools[0].to_dict() == PATCH
-    tooling = tier.requests[0].tooling
-    assert tooling is not None
-    assert (tooling.choice, tooling.name) == ("named", "apply_patch")
-    (tool,) = tooling.tools
-    assert tool.schema["required"] == ["input"]
-    assert 'start: "*** Begin"' in (tool.description or "")
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_the_events_of_a_custom_call_bring_its_text_piece_by_piece(gateway: RunningGateway) -> None:
-    tier = gateway.tier(1)
-    tier.words, tier.calls = (), pieces(TEXT)
-    stream = await gateway.openai.responses.create(model="tier-1", input="x", tools=[PATCH], stream=True)
-    events = [event async for event in stream]
-    kinds = [event.type for event in events]
-    assert [kind for place, kind in enumerate(kinds) if kinds[place - 1 : place] != [kind]] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.custom_tool_call_input.delta",
-        "response.custom_tool_call_input.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
-    deltas = [event for event in events if event.type == "response.custom_tool_call_input.delta"]
-    assert len(deltas) > 2
-    assert "".join(event.delta for event in deltas) == TEXT
-    added, done, item = events[2], events[-3], events[-2]
-    assert added.type == "response.output_item.added"
-    assert (added.item.type, added.item.input) == ("custom_tool_call", "")  # type: ignore[union-attr]
-    assert done.type == "response.custom_tool_call_input.done"
-    assert (done.input, done.item_id) == (TEXT, added.item.id)
-    assert item.type == "response.output_item.done"
-    last = events[-1]
-    assert last.type == "response.completed"
-    assert last.response.output == [item.item]
-
-
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_result_of_a_custom_call_goes_back_as_items_or_by_the_previous_response(
     gateway: RunningGateway,
 ) -> None:
