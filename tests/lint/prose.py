@@ -4,7 +4,7 @@
 
 - sentences of more than 28 words,
 - a noun that hangs on "that of", and clauses of the form "what is … is",
-- words of the glossary that the page uses and links nowhere.
+- words to learn, those of the glossary before its first heading, that the page uses and links nowhere.
 """
 
 import re
@@ -59,8 +59,8 @@ def nominal_heads(text: str) -> Iterator[tuple[int, str]]:
 
 
 def glossary_words(text: str) -> set[str]:
-    """Return the words that a glossary explains, in lower case."""
-    entries = re.findall(r"^- \*\*([^*]+)\*\*:", text, re.MULTILINE)
+    """Return the words to learn of a glossary, in lower case: those before its first heading of the second level."""
+    entries = re.findall(r"^- \*\*([^*]+)\*\*:", text.partition("\n## ")[0], re.MULTILINE)
     return {word.strip().lower() for entry in entries for word in entry.split(",")}
 
 

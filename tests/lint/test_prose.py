@@ -21,7 +21,9 @@ def test_a_noun_that_hangs_on_that_of_is_found() -> None:
 
 
 def test_words_of_the_glossary_that_no_link_explains_are_named_once() -> None:
-    words = glossary_words("- **canary, trial**: a version\n- **probe**: a request\n- **tier**: a model\n")
+    words = glossary_words(
+        "- **canary, trial**: a version\n- **probe**: a request\n- **tier**: a model\n\n## More\n\n- **slab**: a piece\n"
+    )
     assert words == {"canary", "trial", "probe", "tier"}
     page = "A tier has [probes](x.md).\n\nA canary ends. Canaries end.\n"
     assert list(unlinked_words(page, words)) == [(3, "canary")]
