@@ -22,7 +22,7 @@ def test_a_noun_that_hangs_on_that_of_is_found() -> None:
 
 def test_words_of_the_glossary_that_no_link_explains_are_named_once() -> None:
     words = glossary_words(
-        "- **canary, trial**: a version\n- **probe**: a request\n- **tier**: a model\n\n## More\n\n- **slab**: a piece\n"
+        "- **canary, trial**: a version\n- **probe**: a request\n- **tier**: a model\n\n## More\n\n- **slab**: of it\n"
     )
     assert words == {"canary", "trial", "probe", "tier"}
     page = "A tier has [probes](x.md).\n\nA canary ends. Canaries end.\n"
