@@ -146,7 +146,27 @@ FunctionName = Annotated[
 """More lenient than any provider; what a tier's server does not take is sent to it under another name."""
 
 
-class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A function or a custom tool by its name, as in `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
+
+    type: str
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if the field of its type has one."""
+        named = {"function": self.function, "custom": self.custom}.get(self.type)
+        return None if named is None else named.name
+
+
+class FunctionDefinition(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call; `parameters` is a JSON schema of an object."""
 
     name: FunctionName
@@ -169,7 +189,7 @@ class CustomFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar: CustomGrammar | None = None
 
 
-class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CustomTool(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool that takes text."""
 
     name: FunctionName
@@ -177,34 +197,13 @@ class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     format: CustomFormat | None = None
 
 
-class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolDefinition(NamedTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool that the caller runs: a `function`, or a `custom` one, which takes text. `cache_control`: a mark
     that tiers of Anthropic get."""
 
-    type: str
     function: FunctionDefinition | None = None
     custom: CustomTool | None = None
     cache_control: dict[str, Any] | None = None
-
-
-class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The name of a tool in `tool_choice`."""
-
-    name: str
-
-
-class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
-
-    type: str
-    function: NamedFunction | None = None
-    custom: NamedFunction | None = None
-
-    @property
-    def name(self) -> str | None:
-        """Its name, if the field of its type has one."""
-        named = {"function": self.function, "custom": self.custom}.get(self.type)
-        return None if named is None else named.name
 
 
 class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

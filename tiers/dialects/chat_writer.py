@@ -206,30 +206,32 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None
 
 
-class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
+class _WholeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bodies of whole answers have in common."""
 
     id: str
-    object: str = "chat.completion"
+    object: str
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: list[Any]
     usage: UsageBody
     system_fingerprint: str
+
+
+class ChatBody(_WholeBody, frozen=True, kw_only=True):
+    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
+
+    object: str = "chat.completion"
+    choices: list[ChatChoice]
     service_tier: str | UnsetType = UNSET
     x_aio: Any
 
 
-class CompletionBody(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionBody(_WholeBody, frozen=True, kw_only=True):
     """The body of a whole text completion."""
 
-    id: str
     object: str = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    usage: UsageBody
-    system_fingerprint: str
     x_aio: Any
 
 

@@ -58,14 +58,19 @@ def given_call_id(shown: str) -> str:
         return shown
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
+class _Annotated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a block says besides its content."""
+
+    cache_control: Any = None
+    citations: Any = None
+
+
+class Text(_Annotated, frozen=True, kw_only=True, omit_defaults=False):
     """A text block where nothing else is allowed: of `system`, and of a document's or a search result's content.
     Further fields reach servers with this API."""
 
     type: Literal["text"] = "text"
     text: str
-    cache_control: Any = None
-    citations: Any = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +84,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     content: str | list[Text] | None = None
 
 
-class _Readable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Readable(_Annotated, frozen=True, kw_only=True):
     """The fields of blocks that tell the model something: `text`, `image`, `document`, `search_result` and
     `tool_reference`. Further ones reach servers with this API, since they are given each block as it is."""
 
@@ -88,8 +93,6 @@ class _Readable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str | Source | None = None
     title: str | None = None
     context: str | None = None
-    cache_control: Any = None
-    citations: Any = None
     tool_name: str | None = None
 
 

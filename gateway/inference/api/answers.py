@@ -92,13 +92,16 @@ class Chunks(Protocol):
         """The last events of a stream that broke."""
 
 
-class BrokenStream(msgspec.Struct, frozen=True):
-    """The last event of an answer that broke after its first token: what went wrong, the tokens that are billed, and
-    how the part that came was made."""
+class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last event of an answer that broke; on a socket also of a request that was refused."""
 
+    request: str = ""
+    """The caller's own name of the request, on a socket."""
     error: ErrorBody
-    usage: UsageBody
-    x_aio: Routed
+    usage: UsageBody | None = None
+    """The tokens that are billed, if the answer had started."""
+    x_aio: Routed | None = None
+    """How the part that came was made."""
 
 
 def head_of(answer: Answer, fingerprint: str) -> AnswerHead:
@@ -130,11 +133,12 @@ class CompletionsChunks:
         return (self._writer.last(answer.usage, routed(answer)) if self._writer.shows_usage else b"") + DONE
 
     def failed(self, error: Exception) -> bytes:
-        """See `BrokenStream`; no end mark follows."""
+        """See `Failed`; no end mark follows."""
         if self._answer.record is None:
             return error_event(error)
         billed = usage_body(self._answer.billed)
-        return b"data: " + _encode(BrokenStream(as_api_error(error).body, billed, routed(self._answer))) + b"\n\n"
+        failed = Failed(error=as_api_error(error).body, usage=billed, x_aio=routed(self._answer))
+        return b"data: %b\n\n" % _encode(failed)
 
 
 class AnswerFormat(Protocol):

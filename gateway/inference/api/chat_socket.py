@@ -16,11 +16,11 @@ from litestar.exceptions import WebSocketDisconnect
 from litestar.handlers import websocket
 from msgspec import Meta
 
-from gateway.base.errors import ApiError, ErrorBody, ErrorEnvelope, as_api_error, bad_request
+from gateway.base.errors import ApiError, ErrorEnvelope, as_api_error, bad_request
 from gateway.base.inference_request import CALLER
 from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import DONE, CompletionsChunks, Routed, routed
+from gateway.inference.api.answers import DONE, CompletionsChunks, Failed, Routed, routed
 from gateway.inference.api.build_request import chat_request, received
 from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fields
 from gateway.inference.api.sending import shown_names
@@ -69,16 +69,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: UsageBody | None = None
     x_aio: Routed | None = None
     ignored_fields: str | None = None
-
-
-class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that was refused, or a chat that failed; nothing more of it follows. If its answer had started: the
-    tokens that are billed, and how the part that came was made."""
-
-    request: str = ""
-    error: ErrorBody
-    usage: UsageBody | None = None
-    x_aio: Routed | None = None
 
 
 _heading = msgspec.json.Decoder(Heading)

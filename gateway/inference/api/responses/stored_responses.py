@@ -46,7 +46,14 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The consent of its request."""
 
 
-class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the requests that stored something."""
+
+    consent: Consent = ALL
+    """What all of them consented to; it binds the request that goes on."""
+
+
+class StoredContext(_Stored, frozen=True, kw_only=True):
     """What a request that names a previous response goes on from."""
 
     response_id: str
@@ -54,16 +61,13 @@ class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     items: list[dict[str, Any]]
     """Inputs and outputs, oldest first."""
-    consent: Consent = ALL
-    """What all these requests consented to; it binds the request that goes on."""
 
 
-class StoredItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of responses by their ids, the last response's conversation, and what all their requests consented to."""
+class StoredItems(_Stored, frozen=True, kw_only=True):
+    """Items of responses by their ids, and the last response's conversation."""
 
     items: dict[str, dict[str, Any]]
     conversation: str | None
-    consent: Consent = ALL
 
 
 class ContextTooLargeError(ValueError):

@@ -26,30 +26,20 @@ MODULES = {
     "responses": ("tiers.dialects.responses", "gateway.inference.api.responses"),
     "gemini": ("tiers.dialects.gemini", "gateway.inference.api.gemini"),
 }
-# The struct with the fewer fields, and the other. What is left of the time when callers and servers had forms of their
-# own; the list may only get shorter.
-TWICE = {
-    ("BrokenStream", "Failed"),
+# The struct with the fewer fields, and the other, by why both are there. The list may only get shorter.
+READ = {
     ("ChatChoice", "Choice"),
-    ("ChosenTool", "Item"),
-    ("ChosenTool", "SaidItem"),
-    ("CompletionAnswer", "ChatAnswer"),
-    ("CompletionAnswer", "ChatBody"),
-    ("CompletionBody", "ChatAnswer"),
-    ("CompletionBody", "ChatBody"),
     ("CompletionChoice", "Choice"),
     ("CompletionLogprobs", "Logprobs"),
     ("MessageToolCall", "ToolCallBody"),
     ("NamedTool", "MessageToolCall"),
     ("NamedTool", "ToolCallBody"),
-    ("NamedTool", "ToolDefinition"),
-    ("StoredItems", "StoredContext"),
-    ("Text", "Block"),
-    ("Text", "ResultBlock"),
-    ("Text", "SaidBlock"),
-    ("Text", "_Readable"),
     ("UsageBody", "ChatUsage"),
 }
+"""What is written has all of its fields, in OpenAI's order, and OpenAPI says so. What is read may lack any of them."""
+CHOSEN = {("ChosenTool", "Item"), ("ChosenTool", "SaidItem")}
+"""The choice of a tool is no item, and a base would change the order of an item's fields."""
+TWICE = READ | CHOSEN
 
 
 def modules_of(package: ModuleType) -> Iterator[ModuleType]:
