@@ -46,8 +46,8 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
     "--from",
     "other",
     type=FILE,
-    help="LiteLLM's config.yaml, Portkey's or Bifrost's JSON, a tensorzero.toml or OpenRouter's presets, whose models "
-    "and settings are carried over; further tiers by --tier.",
+    help="LiteLLM's config.yaml, or Portkey's or Bifrost's JSON, whose models and settings are carried over; further "
+    "tiers by --tier.",
 )
 @click.option("--output", type=NEW_FILE, default=Path("aio.toml"), help="File to write.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
@@ -113,20 +113,18 @@ def _from_other(file: Path, given: Sequence[str], output: Path, force: bool, yes
     """Write the catalogue and the settings of another gateway, and say what became of every field."""
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
-    from gateway.operations.setup.found_tiers import ask_server, given_tier
-    from gateway.operations.setup.litellm.migration import doubled, migrated_file
+    from gateway.operations.setup.found_tiers import given_tier
+    from gateway.operations.setup.other_gateways.hosted import migrated_file
+    from gateway.operations.setup.other_gateways.migrate import doubled
     from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:
         return [await given_tier(text, [], os.environ) for text in given]
 
-    def models_at(url: str, key: str) -> list[str]:
-        return [one.model for one in asyncio.run(ask_server(url, key)).models]
-
     settings = output.with_suffix(".env")
-    found = migrated_file(file, os.environ, models_at, MAX_TIERS - len(given))
+    found = migrated_file(file, os.environ, MAX_TIERS - len(given))
     chosen = with_names(_priced(in_order([*found.candidates, *asyncio.run(further())]), yes))
-    click.echo(f"{found.report()}\n")
+    click.echo(f"{found.account.report()}\n")
     if len(chosen) == 1:
         found.notes.append(f"{chosen[0].name} is the only model, and two tiers: `auto` is it, until another is added")
     for note in found.notes:

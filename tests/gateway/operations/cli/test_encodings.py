@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from classifier.prompt_predictions import read_prompts
-from gateway.operations.setup.litellm.migration import migrated
+from gateway.operations.setup.other_gateways.hosted import migrated_file
 from gateway.planning.backtests.log import read_log
 from gateway.planning.capacity.workload import read_trace
 from gateway.tenancy.declared import read_declaration
@@ -22,7 +22,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "keys.toml": ('[[teams]]\nname = "lab"\n# café\n', lambda path: read_declaration(path, frozenset(), {}).teams),
     "config.yaml": (
         "model_list:\n- model_name: café\n  litellm_params:\n    model: openai/gpt-4o\n",
-        lambda path: len(migrated(path, {"OPENAI_API_KEY": "unused"}, lambda url, key: [], 8).candidates),
+        lambda path: len(migrated_file(path, {"OPENAI_API_KEY": "unused"}).candidates),
     ),
     "prompts.jsonl": ('{"id": 1, "prompt": "café"}\n', lambda path: list(read_prompts(path))),
     "log.jsonl": ('{"prompt": "café", "scores": {"1": 1}}\n', lambda path: len(list(read_log(path)))),

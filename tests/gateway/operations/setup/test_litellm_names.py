@@ -3,7 +3,7 @@
 import asyncio
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.operations.setup.litellm.config_file import Account, report_lines
-from gateway.operations.setup.litellm.deployments import time_limits
-from gateway.operations.setup.litellm.migration import Chains, Migration, migrated
-from gateway.operations.setup.litellm.servers import server_of
+from gateway.operations.setup.other_gateways.account import Account, Fields, report_lines, tables
+from gateway.operations.setup.other_gateways.hosted import migrated_file as migrated
+from gateway.operations.setup.other_gateways.migrate import Migration
+from gateway.operations.setup.other_gateways.models import time_limits
+from gateway.operations.setup.other_gateways.servers import server_of
 from tests.gateway.in_process_cli import aio
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -104,7 +105,9 @@ def test_a_model_is_asked_where_litellm_asks_it(params: str, server: tuple[str |
 
     environ = {"REGION": "eu-central-1", "PROJECT": "p", "MODEL": "mistral/mistral-small", "XAI_API_BASE": "http://x/v1/",
                "CLOUDFLARE_ACCOUNT_ID": "abc", "OLLAMA_API_BASE": "http://o:11434"}  # fmt: skip
-    found = server_of(yaml.safe_load(params), environ, "chat")
+    fields = Fields()
+    fields.read(yaml.safe_load(params), "", tables()["litellm"]["litellm_params"], Account())
+    found = server_of(fields, environ, "chat")
     assert not isinstance(found, str), found
     assert (found.provider, found.url, found.model) == server
 
@@ -115,7 +118,7 @@ def test_a_model_is_asked_where_litellm_asks_it(params: str, server: tuple[str |
         ("{model: os.environ/MODEL}", "MODEL, which is not set here"),
         ("{model: azure/m}", "AZURE_API_BASE is not set here"),
         ("{model: cloudflare/m}", "CLOUDFLARE_ACCOUNT_ID is not set here"),
-        ("{model: vertex_ai/gemini-x, vertex_project: os.environ/P}", "its vertex_project is in a variable"),
+        ("{model: vertex_ai/gemini-x, vertex_project: os.environ/P}", "its project is in the variable P"),
         ("{model: vertex_ai/meta/llama-4}", "Gemini and Claude"),
         ("{model: bedrock/agent/x}", "Converse API alone"),
         ("{model: openai/}", "names a provider alone"),
@@ -166,13 +169,14 @@ def test_fallbacks_are_chains_of_names(here: Path, rest: str, chains: dict[str, 
         assert entry(catalog, name).fallback_named == bool(stand_ins)
 
 
-def test_a_fallback_that_no_model_has_is_named() -> None:
-    account = Account()
-    config = {"router_settings": {"fallbacks": [{"a": ["gone"]}, {"gone": ["a"]}, {"b": ["a", "gone"]}]}}
-    chains = Chains(config, lambda name: name if name in "ab" else None, account)
-    assert [chains.of(name) for name in "ab"] == [[], ["a"]]
-    assert [*account.left] == ["router_settings.fallbacks[0].a", "router_settings.fallbacks[1].gone"]
-    assert "but for gone" in account.carried["router_settings.fallbacks[2].b"]
+def test_a_fallback_that_no_model_has_is_named(here: Path) -> None:
+    models = "".join(f"  - {{model_name: {name}, litellm_params: {{model: groq/{name}}}}}\n" for name in "ab")
+    rest = "router_settings: {fallbacks: [{a: [gone]}, {gone: [a]}, {b: [a, gone]}]}"
+    found = migration(f"model_list:\n{models}{rest}")
+    chains = {one.name: one.further.get("fallback") for one in found.candidates}
+    assert chains == {"a": None, "b": ["a"]}
+    assert [*found.left] == ["router_settings.fallbacks[0].a", "router_settings.fallbacks[1].gone"]
+    assert "but for gone" in found.carried["router_settings.fallbacks[2].b"]
 
 
 @pytest.mark.parametrize(
@@ -196,10 +200,6 @@ def test_a_models_own_time_limits_precede_those_of_all(
     assert time_limits(named(own), named(common)) == named(found)
 
 
-def listed(*models: str) -> Callable[[str, str], list[str]]:
-    return lambda url, key: [f"{model}@{key}" for model in models] if url == "http://v/v1" else []
-
-
 @pytest.mark.parametrize(
     ("pattern", "rest", "names"),
     [
@@ -211,9 +211,8 @@ def listed(*models: str) -> Callable[[str, str], list[str]]:
          {"gpt-6-luna": ("openai", "gpt-6-luna"), "gemini/gemini-4-argon": ("gemini", "gemini-4-argon"), "*": "auto"}),
         ("{model_name: '*', litellm_params: {model: hosted_vllm/only, api_base: 'http://v/v1'}}", "",
          {"only": ("", "only"), "*": "only"}),
-        ("{model_name: 'claude-*', litellm_params: {model: groq/big}}", "", {"claude-opus-5-5": ("groq", "big")}),
-        ("{model_name: 'v/*', litellm_params: {model: 'openai/*', api_base: 'http://v/v1', api_key: k}}", "",
-         {"v/x@k": ("", "x@k")}),
+        ("{model_name: 'v/*', litellm_params: {model: 'openai/*', api_base: 'http://v/v1', api_key: k}}",
+         "router_settings: {fallbacks: [{local: [v/of-the-file]}]}", {"v/of-the-file": ("", "of-the-file")}),
         ("{model_name: 'mistral/*', litellm_params: {model: 'mistral/*'}}",
          "router_settings: {fallbacks: [{local: [mistral/of-the-file]}]}",
          {"mistral/of-the-file": ("mistral", "of-the-file")}),
@@ -222,7 +221,7 @@ def listed(*models: str) -> Callable[[str, str], list[str]]:
 def test_patterns_become_the_models_that_are_known_of_them(
     here: Path, pattern: str, rest: str, names: dict[str, Any]
 ) -> None:
-    found = migration(f"model_list:\n  - {pattern}\n  - {LOCAL}\n  - {OTHER}\n{rest}", models_at=listed("x", "y"))
+    found = migration(f"model_list:\n  - {pattern}\n  - {LOCAL}\n  - {OTHER}\n{rest}")
     entries = {one.name: one for one in (*found.candidates, *found.targets)}
     for name, expected in names.items():
         answering = found.aliases.get(name, name)
@@ -239,12 +238,17 @@ def test_of_a_file_of_patterns_alone_cheap_and_strong_models_are_tiers(here: Pat
     assert {one.provider for one in found.targets} == {"openai"}, "the key that is there"
 
 
-def test_a_pattern_of_a_server_that_does_not_answer_is_one_line(here: Path) -> None:
-    pattern = "{model_name: 'v/*', litellm_params: {model: 'openai/*', api_base: 'http://w/v1'}}"
-    assert (
-        "run this again where its server answers"
-        in migration(f"model_list: [{pattern}, {LOCAL}]").left["model_list[0]"]
-    )
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "{model_name: 'v/*', litellm_params: {model: 'openai/*', api_base: 'http://w/v1'}}",
+        "{model_name: 'claude-*', litellm_params: {model: groq/big}}",
+    ],
+)
+def test_a_pattern_of_which_no_model_is_known_is_one_line(here: Path, pattern: str) -> None:
+    assert migration(f"model_list: [{pattern}, {LOCAL}]").left == {
+        "model_list[0]": "no model of this pattern is known here: list its models, each as an entry"
+    }
 
 
 @pytest.mark.parametrize(
@@ -317,12 +321,9 @@ def test_of_a_key_that_occurs_twice_the_last_value_holds_and_a_line_says_so(here
     assert [*found.left] == ["config.yaml line 1, model_list"]
 
 
-def test_included_files_are_read_with_it(here: Path) -> None:
-    Path("more.yaml").write_text(f"model_list: [{OTHER}]\nlitellm_settings: {{json_logs: true}}")
-    found = migration(f"include: [more.yaml, gone.yaml]\nmodel_list: [{LOCAL}]")
-    assert [one.name for one in found.candidates] == ["local", "other"]
-    assert found.environment["AIO_LOG_FORMAT"] == "json"
-    assert [*found.left] == ["include, gone.yaml"]
+def test_included_files_are_named_with_what_to_do(here: Path) -> None:
+    found = migration(f"include: [more.yaml]\nmodel_list: [{LOCAL}]")
+    assert found.left == {"include": "AIO reads one file: put the entries of the included ones into it"}
 
 
 def test_fields_of_requests_are_the_entrys_body(here: Path) -> None:
@@ -340,19 +341,37 @@ def test_credentials_of_google_cloud_are_files_that_variables_name(here: Path) -
     params = "model: vertex_ai/gemini-2.5-pro, vertex_project: p, vertex_credentials"
     found = migration(
         f"model_list: [{{model_name: a, litellm_params: {{{params}: /keys/a.json}}}}, "
-        f"{{model_name: b, litellm_params: {{{params}: os.environ/B_FILE, vertex_location: eu}}}}, "
-        f"{{model_name: c, litellm_params: {{{params}: '{{}}', vertex_location: us}}}}]"
+        f"{{model_name: b, litellm_params: {{{params}: os.environ/B_FILE, vertex_location: eu}}}}, {LOCAL}]"
     )
-    assert found.environment == {"GOOGLE_APPLICATION_CREDENTIALS": "/keys/a.json"}
-    assert {one.name: one.api_key_env for one in found.candidates} == {"a": None, "b": "B_FILE", "c": None}
-    assert "are not written" in found.left["model_list[2].litellm_params.vertex_credentials"]
+    assert {one.name: one.api_key_env for one in found.candidates} == {
+        "a": "A_CREDENTIALS", "b": "B_FILE", "local": None,
+    }  # fmt: skip
+    assert found.variables == {"A_CREDENTIALS": "model_list[0].litellm_params.vertex_credentials"}
 
 
-def test_a_region_whose_variable_is_not_set_is_the_environments_and_a_line_says_so(here: Path) -> None:
+def test_a_region_whose_variable_is_not_set_is_one_line(here: Path) -> None:
     one = "{model_name: a, litellm_params: {model: bedrock/a, aws_region_name: os.environ/MY_REGION, timeout: 60}}"
     found = migration(f"model_list: [{one}, {LOCAL}]")
-    assert [one.url for one in found.candidates if one.name == "a"] == [""]
-    assert [*found.left] == ["model_list[0].litellm_params.aws_region_name"]
+    assert [one.name for one in found.candidates] == ["local"]
+    assert found.left == {
+        "model_list[0]": "its region is in the variable MY_REGION, which is not set here: set it, and run this again"
+    }
+
+
+def test_fields_that_a_kind_of_model_cannot_have_are_named(here: Path) -> None:
+    found = migration(f"""model_list:
+  - {{model_name: a, litellm_params: {{model: anthropic/a, stop: [x], max_tokens: 9}}}}
+  - {{model_name: b, litellm_params: {{model: openai/whisper-1, rpm: 5, temperature: 0.5, timeout: 7}}}}
+  - {{model_name: c, litellm_params: {{model: groq/c, input_cost_per_token: 1.0e-6, extra_body: {{messages: []}}}}}}
+  - {LOCAL}""")
+    assert {path.rpartition(".")[2]: why for path, why in found.left.items()} == {
+        "stop": "anthropic's API has no such field under this name: clients send it",
+        "rpm": "AIO has it for models that chat",
+        "temperature": "AIO has it for models that chat",
+        "input_cost_per_token": "a price needs those of input and of output",
+        "extra_body": "each request sets some of its fields itself",
+    }
+    assert {one.name: one.further.get("body") for one in found.candidates} == {"a": None, "c": None, "local": None}
 
 
 async def test_every_name_answers_at_its_endpoint(here: Path, settings: Settings) -> None:

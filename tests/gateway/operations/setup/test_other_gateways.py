@@ -1,9 +1,8 @@
-"""`aio init --from` for Portkey, Bifrost, TensorZero and OpenRouter: their models become a catalogue that loads, and
-every field is named as carried over or not."""
+"""`aio init --from` for Portkey and Bifrost: their models become a catalogue that loads, and every field is named as
+carried over or not."""
 
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from gateway.operations.setup.found_tiers import SetupError
-from gateway.operations.setup.litellm.migration import migrated_file
+from gateway.operations.setup.other_gateways.hosted import migrated_file
 from tests.gateway.in_process_cli import aio
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
@@ -61,64 +60,7 @@ BIFROST = {
     },
     "governance": {"virtual_keys": [{"name": "v", "value": "sk-bf-secret"}]},
 }  # fmt: skip
-TENSORZERO = """
-[gateway]
-bind_address = "0.0.0.0:3000"
-
-[models.chat]
-routing = ["first", "second"]
-[models.chat.providers.first]
-type = "openai"
-model_name = "gpt-6-luna"
-api_base = "http://127.0.0.1:9/v1"
-api_key_location = "env::FIRST_KEY"
-[models.chat.providers.second]
-type = "anthropic"
-model_name = "claude-haiku-5-5"
-timeouts = { non_streaming = { total_ms = 9000 } }
-[models.chat.providers.third]
-type = "openai"
-model_name = "unused"
-
-[embedding_models.vectors]
-routing = ["o"]
-[embedding_models.vectors.providers.o]
-type = "openai"
-model_name = "text-embedding-3-small"
-
-[functions.draft]
-type = "chat"
-[functions.draft.variants.a]
-type = "chat_completion"
-model = "chat"
-weight = 0.2
-[functions.draft.variants.b]
-type = "chat_completion"
-model = "openai::gpt-6.1-sol"
-weight = 0.8
-system_template = "draft.minijinja"
-
-[metrics.good]
-type = "boolean"
-"""
-PRESETS = {
-    "data": [
-        {
-            "id": "1", "slug": "email", "name": "Email", "status": "active",
-            "designated_version": {
-                "version": 2, "system_prompt": "Be kind.",
-                "config": {
-                    "model": "openai/gpt-6-luna", "models": ["anthropic/claude-haiku-4.5"], "temperature": 0.7,
-                    "provider": {"sort": "price"},
-                },
-            },
-        }
-    ]
-}  # fmt: skip
-FILES = {
-    "portkey.json": json.dumps(PORTKEY), "bifrost.json": json.dumps(BIFROST), "tensorzero.toml": TENSORZERO,
-    "presets.json": json.dumps(PRESETS),
-}  # fmt: skip
+FILES = {"portkey.json": json.dumps(PORTKEY), "bifrost.json": json.dumps(BIFROST)}
 
 
 @pytest.fixture
@@ -152,16 +94,15 @@ def leaves(value: Any, path: str = "") -> list[str]:
     return [path]
 
 
-@pytest.mark.parametrize("name", ["portkey.json", "bifrost.json", "tensorzero.toml"])
+@pytest.mark.parametrize("name", FILES)
 def test_every_field_is_named_as_carried_over_or_not(here: Path, name: str) -> None:
     found = migrated_file(here / name, {})
-    document = tomllib.loads(FILES[name]) if name.endswith("toml") else json.loads(FILES[name])
     named = {*found.carried, *found.left}
 
     def is_named(path: str) -> bool:
         return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in named)
 
-    assert [path for path in leaves(document) if not is_named(path)] == []
+    assert [path for path in leaves(json.loads(FILES[name])) if not is_named(path)] == []
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -207,6 +148,15 @@ def test_slugs_of_portkey_with_a_number_are_their_providers_and_a_base_url_is_wh
     }
 
 
+def test_targets_that_portkey_balances_are_one_name_of_which_the_second_model_stands_in(here: Path) -> None:
+    targets = [{"provider": "openai", "override_params": {"model": model}} for model in ("gpt-6-luna", "gpt-6.1-sol")]
+    (here / "portkey.json").write_text(json.dumps({"strategy": {"mode": "loadbalance"}, "targets": targets}))
+    _, catalog = written("portkey.json")
+    found = entries(catalog)
+    assert found["gpt-6-luna"].fallback == ["gpt-6-luna-2"]
+    assert found["gpt-6-luna-2"].remote.model == "gpt-6.1-sol"
+
+
 def test_a_bifrost_config_keeps_keys_deployments_and_settings(here: Path) -> None:
     result, catalog = written("bifrost.json")
     found = entries(catalog)
@@ -223,43 +173,14 @@ def test_a_bifrost_config_keeps_keys_deployments_and_settings(here: Path) -> Non
         assert line in result.output
 
 
-def test_a_tensorzero_config_keeps_routing_and_the_names_that_its_clients_use(here: Path) -> None:
-    result, catalog = written("tensorzero.toml")
-    found = entries(catalog)
-    assert found["chat"].remote.api_key_env == "FIRST_KEY"
-    (stand_in,) = found["chat"].fallback
-    assert found[stand_in].remote.model == "claude-haiku-5-5"
-    assert found[stand_in].remote.total_timeout_seconds == 9.0
-    assert catalog.aliases["tensorzero::model_name::chat"] == "chat"
-    drafts = catalog.aliases["tensorzero::function_name::draft"]
-    assert found[drafts].remote.model == "gpt-6.1-sol"
-    assert [one.model for one in catalog.embeddings] == ["text-embedding-3-small"]
-    for line in (
-        "models.chat.providers.third: `routing` does not name it",
-        "functions.draft.variants.b.system_template: AIO has no prompt templates",
-        "metrics: labels come from POST /v1/feedback",
-    ):
-        assert line in result.output
-
-
-def test_a_preset_of_openrouter_is_a_model_with_stand_ins_and_its_providers(here: Path) -> None:
-    result, catalog = written("presets.json")
-    found = entries(catalog)
-    email = found[catalog.aliases["@preset/email"]]
-    assert email.fallback == ["claude-haiku-4.5"]
-    assert email.sampling.temperature == 0.7
-    assert email.remote.body == {"provider": {"sort": "price"}}
-    assert "presets[0].designated_version.system_prompt: AIO adds no system prompt" in result.output
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
         ("x.json", "{", "cannot be read"),
         ("x.json", '{"a": 1}', "no config of Portkey or Bifrost"),
         ("x.json", "[1, 2]", "no config of Portkey or Bifrost"),
-        ("x.toml", "a = 1", "give a tensorzero.toml"),
-        ("x.toml", "a = ", "cannot be read"),
+        ("tensorzero.toml", "[models.a]", "does not read tensorzero.toml .*: write each model as --tier"),
+        ("x.json", '{"data": [{"designated_version": {}}]}', "does not read OpenRouter's presets: write each model as"),
     ],
 )
 def test_a_file_of_no_gateway_is_refused_in_a_sentence(here: Path, name: str, text: str, said: str) -> None:

@@ -1,1 +1,0 @@
-"""Configurations of other gateways, for `aio init --from`."""

@@ -1,1 +1,0 @@
-"""From LiteLLM's config.yaml to a catalogue and settings, with an account of every field."""
