@@ -2,31 +2,40 @@
 
 Servers quote what they were sent: whole, cut or escaped. A text of the request says nothing about the server, so what
 the words of a refusal mean is concluded from `own_words` alone.
+
+A piece of the request in quotes, or a long one, is an echo. A short one without quotes may be the server's own words,
+which callers use too. It is an echo if it means something by itself, and if the words around it make nothing more of
+it.
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.dialects.refusals import EXTRAS, LEFT_OUT, RENAMED
+from tiers.dialects.refusals import EXTRAS, LEFT_OUT, RENAMED, meanings_in
 from tiers.dialects.rules import EFFORTS
 
 Span = tuple[int, int]
 MOST_READ = 4096
 """Characters of a message that are read."""
 _CUT = "…"
-# Characters that are an echo: in quotes, of more than one word without quotes, at the beginning or the end of a text of
-# the request, and anywhere.
-_LEAST_QUOTED, _LEAST_WHOLE, _LEAST_ANCHORED, _LEAST_ANYWHERE = 4, 8, 16, 64
+# Characters that may be an echo: in quotes, at the beginning or the end of a text of the request, and of the middle of
+# a line behind a colon and the like.
+_LEAST_QUOTED, _LEAST_ANCHORED, _LEAST_INSIDE = 4, 16, 32
+# Characters that are an echo whatever they mean: at the beginning or the end of a text, and anywhere.
+_SURE_ANCHORED, _LEAST_ANYWHERE = 48, 64
 # Every run of `_LEAST_ANYWHERE` characters holds a whole window.
 _WINDOW = _LEAST_ANYWHERE // 2
 _MOST_DATA = 65_536
 """Characters of a text without a blank, such as an image, in which no words are."""
 
+_MOST_NESTED = 262_144
+"""Characters of texts of the request that are read as JSON."""
 _PIECE = 131_072
 """Characters that are read at a time, while other threads wait."""
 
@@ -48,17 +57,25 @@ _OF_APIS = LEFT_OUT | EXTRAS | RENAMED.keys() | {*EFFORTS} | frozenset(
 _NAMED_BY_CALLERS = ("properties", "patternProperties", "$defs", "definitions", "metadata", "logit_bias", "input",
                      "args", "arguments", "chat_template_kwargs")  # fmt: skip
 _NAME = re.compile(r"[A-Za-z$_][\w$-]{0,63}", re.ASCII)
-_OPENING, _CLOSING = frozenset("\"'`‘“«([{<>=:|\n…"), frozenset("\"'`’”»)]}<>|\n…")
-# What may stand around a whole text, besides.
-_BEFORE, _AFTER = _OPENING | {*"./,;"}, _CLOSING | {*":.,;"}
+_QUOTES, _END_QUOTES = frozenset("\"'`‘“«<>…"), frozenset("\"'`’”»<>…")
+# What may stand around a piece without quotes.
+_BEFORE, _AFTER = _QUOTES | {*"([{=:：|\n"}, _END_QUOTES | {*")]}|\n"}
+# Each begins with a character of its own, which the search looks for.
 _ESCAPES = re.compile(
-    r"\\+u(d[89ab][0-9a-f]{2})\\+u(d[c-f][0-9a-f]{2})|(?-i:\\+U)(00(?:10|0[0-9a-f])[0-9a-f]{4})|\\+u([0-9a-f]{4})|"
-    r"\\+x([0-9a-f]{2})|%([2-7][0-9a-f])|&#x([0-9a-f]{1,4});|&#(\d{1,4});|&(lt|gt|amp|quot|apos);|(\.\.\.)|"
-    r"\\+[nrtfvb]",
+    r"\\\\*(?:u(d[89ab][0-9a-f]{2})\\+u(d[c-f][0-9a-f]{2})|(?-i:U)(00(?:10|0[0-9a-f])[0-9a-f]{4})|u([0-9a-f]{4})"
+    r"|(x[89a-f][0-9a-f](?:\\+x[89a-f][0-9a-f])+)|x([0-9a-f]{2})|([nr])|[tfvb])"
+    r"|%(?:([89a-f][0-9a-f](?:%[89a-f][0-9a-f])+)|(0[9ad]|[2-7][0-9a-f]))"
+    r"|&(?:#x([0-9a-f]{1,4})|#(\d{1,4})|(lt|gt|amp|quot|apos));|\.(\.\.)",
     re.IGNORECASE,
 )
-# Each server has its own quotes.
-_LEFT_OUT = dict.fromkeys(map(ord, "\\'\"`")) | dict.fromkeys(map(ord, "\n\r\t\f\v\b\xa0"), " ")
+# Each server has its own quotes, and forms have "+" for a blank.
+_LEFT_OUT = dict.fromkeys(map(ord, "\\'\"`")) | dict.fromkeys(map(ord, "\t\f\v\b\xa0+"), " ") | {ord("\r"): "\n"}
+_HEX_MARKS = re.compile(r"[\\x%]+", re.IGNORECASE)
+# Of a line, where a text has the escape for it.
+_WRITTEN_END = "\x1e"
+_LINE_ENDS = dict.fromkeys(map(ord, ("\n", _WRITTEN_END)), " ")
+# Servers that do not expect other characters than these drop them, or write others in their place.
+_MANGLED = re.compile(r"[^\x00-\x7f]|\?")
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&"}
 _BLANKS = re.compile(" {2,}")
 _TOKEN = re.compile(r"[\w.$\[\]/:-]+", re.ASCII)
@@ -79,7 +96,11 @@ def own_words(message: str, request: bytes | None) -> str:
     texts, fields = _texts_of(request)
     for pattern in (_FIELD, _NUMBERS):
         message = pattern.sub(lambda match: _CUT if _plain(*match.groups()) in fields else match[0], message)
-    return _Message(message).without(texts)
+    message = _Message(message).without(_Texts.of(texts))
+    mangled = {_MANGLED.sub("", text) for text in texts if len(text) <= _MOST_DATA and not text.isascii()}
+    if mangled:
+        message = _Message(message, is_mangled=True).without(_Texts.of(mangled))
+    return message
 
 
 def _texts_of(request: bytes) -> tuple[set[str], set[str]]:
@@ -96,11 +117,17 @@ def _texts_of(request: bytes) -> tuple[set[str], set[str]]:
         body.pop("model", None)
     texts, fields = set[str](), set[str]()
     waiting: list[tuple[str, Any]] = [("", body)]
+    left = _MOST_NESTED
     while waiting:
         name, node = waiting.pop()
         if isinstance(node, str):
             if len(node) <= _MOST_DATA or " " in node[:_MOST_DATA]:
                 texts.add(node)
+            if node[:1] in ("{", "[") and len(node) <= left:
+                # Arguments of a call and results of tools are JSON in a text.
+                left -= len(node)
+                with suppress(*JSON_ERRORS):
+                    waiting.append((name, msgspec.json.decode(node)))
         elif isinstance(node, list):
             waiting += [("", one) for one in node]
             if _is_plain(node):
@@ -123,27 +150,67 @@ def _plain(name: str, value: Any) -> str:
 
 
 def _compared(text: str) -> str:
-    """Return a text without escapes, quotes and case, and with single blanks."""
+    """Return a text without escapes, quotes and case, and with single blanks and its lines."""
     pieces = [text[place : place + _PIECE] for place in range(0, len(text), _PIECE)]
     plain = [_ESCAPES.sub(_meant, piece).translate(_LEFT_OUT) for piece in pieces]
     return "".join(_BLANKS.sub(" ", piece) for piece in plain).strip().casefold()
 
 
 def _meant(match: re.Match[str]) -> str:
-    high, low, widest, wide, narrow, percent, hexadecimal, decimal, entity, ellipsis = match.groups()
+    high, low, widest, wide, bytes_, narrow, end, percents, percent, hexadecimal, decimal, entity, ellipsis = (
+        match.groups()
+    )
     if high:
         return (bytes.fromhex(high) + bytes.fromhex(low)).decode("utf-16-be", errors="replace")
+    if several := bytes_ or percents:
+        characters = bytes.fromhex(_HEX_MARKS.sub("", several))
+        with suppress(UnicodeDecodeError):
+            return characters.decode()
+        return characters.decode("latin-1")
     if digits := widest or wide or narrow or percent or hexadecimal:
         return chr(int(digits, 16))
     if decimal:
         return chr(int(decimal))
-    return _ENTITIES.get(entity.lower(), "") if entity else _CUT if ellipsis else " "
+    if entity:
+        return _ENTITIES.get(entity.lower(), "")
+    return _CUT if ellipsis else _WRITTEN_END if end else " "
+
+
+class _Texts(NamedTuple):
+    """Texts of a request, as they are compared."""
+
+    whole: frozenset[str]
+    """On one line each, but for the words of the APIs."""
+    pieces: frozenset[str]
+    """Short ones, and short lines of others."""
+    joined: str
+    """All of `whole`."""
+    lines: str
+    """All lines, each between two `\\0`."""
+
+    @classmethod
+    def of(cls, texts: set[str]) -> "_Texts":
+        ends = [
+            text.replace(_WRITTEN_END, end)
+            for text in texts
+            for end in (" ", "\n")
+            if end == " " or _WRITTEN_END in text
+        ]
+        lines = {stripped for text in ends for line in _BLANKS.sub(" ", text).split("\n") if (stripped := line.strip())}
+        whole = frozenset(_BLANKS.sub(" ", text.translate(_LINE_ENDS)).strip() for text in texts) - _OF_APIS
+        short = (text for text in (*lines, *whole) if len(text) <= _LEAST_ANYWHERE and _is_long(text))
+        return cls(whole, frozenset(short) - _OF_APIS, "\0".join(whole), "\0".join(["", *lines, ""]))
+
+
+def _is_long(piece: str) -> bool:
+    return len(piece) >= (_LEAST_QUOTED if piece.isascii() else 2)
 
 
 class _Message:
-    """A message as `_compared` reads it, and where each of its characters stands in what was written."""
+    """A message as `_compared` reads it, on one line, and where each of its characters stands in what was written."""
 
-    def __init__(self, written: str) -> None:
+    def __init__(self, written: str, *, is_mangled: bool = False) -> None:
+        """`is_mangled`: without the characters that a server may have dropped or replaced."""
         self._written = written
         self._places: list[Span] = []
         text: list[str] = []
@@ -153,38 +220,65 @@ class _Message:
             pieces = [(written[at], at, at + 1) for at in range(place, start)]
             pieces += [] if found is None else [(char, start, end) for char in _meant(found)]
             for piece, first, last in pieces:
-                for char in piece.translate(_LEFT_OUT).casefold():
+                plain = piece.translate(_LEFT_OUT).translate(_LINE_ENDS).casefold()
+                for char in _MANGLED.sub("", plain) if is_mangled else plain:
                     if char != " " or (text and text[-1] != " "):
                         text.append(char)
                         self._places.append((first, last))
             place = end
         self._text = "".join(text)
 
-    def without(self, texts: set[str]) -> str:
+    def without(self, texts: _Texts) -> str:
         """Return what was written without what it repeats of `texts`."""
-        haystack = "\0".join(texts)
-        spans = sorted([*self._quoted(haystack, texts), *self._anchored(texts), *self._anywhere(haystack)])
+        spans, doubtful = self._in_marks(texts)
+        for start, end in self._anchored(texts):
+            (spans if end - start >= _SURE_ANCHORED else doubtful).append((start, end))
+        spans += self._anywhere(texts.joined)
+        doubtful += self._short(texts)
+        if doubtful:
+            said = list(meanings_in(self._written))
+            spans += [span for span in doubtful if self._is_told(self._written_span(span), said)]
         kept: list[str] = []
         place = 0
-        for first, last in spans:
-            start, end = self._places[first][0], self._places[last - 1][1]
+        for start, end in sorted(map(self._written_span, spans)):
             if end > place:
                 kept += [self._written[place:start], _CUT]
                 place = end
         return "".join(kept) + self._written[place:]
 
-    def _quoted(self, haystack: str, texts: set[str]) -> Iterator[Span]:
-        """Yield pieces of texts in quotes, in brackets, and before or after an ellipsis."""
-        ends = [end for end in range(1, len(self._text) + 1) if self._ends(end, _CLOSING)]
+    def _written_span(self, span: Span) -> Span:
+        return self._places[span[0]][0], self._places[span[1] - 1][1]
+
+    def _is_told(self, echo: Span, said: Sequence[tuple[str, Span]]) -> bool:
+        """Whether a possible echo, where it is written, means something that the words around it do not say, too."""
+        start, end = echo
+        inside = {what for what, (first, last) in said if start <= first and last <= end}
+        across = {
+            what for what, (first, last) in said if first < end and start < last and (first < start or end < last)
+        }
+        words = self._written[start:end]
+        has_count = any(map(str.isdigit, words)) and any(map(str.isalpha, words))
+        return bool(inside - across or (has_count and across))
+
+    def _in_marks(self, texts: _Texts) -> tuple[list[Span], list[Span]]:
+        """Return the pieces of texts in quotes or before or after an ellipsis, and those between other marks."""
+        quoted, marked = list[Span](), list[Span]()
+        ends = [end for end in range(1, len(self._text) + 1) if self._ends(end, _AFTER)]
         done = 0
         for start in range(len(self._text)):
-            if start < done or self._text[start] == " " or not self._begins(start, _OPENING):
+            if start < done or self._text[start] == " " or not self._begins(start, _BEFORE):
                 continue
             later = ends[bisect_left(ends, start + 2) :]
-            held = self._held(start, later, haystack)
-            if held and self._is_echo(self._text[start : later[held - 1]].strip(), texts):
-                done = later[held - 1]
-                yield start, done
+            held = self._held(start, later, texts.joined)
+            if not held or not self._is_echo(piece := self._text[start : later[held - 1]].strip(), texts):
+                continue
+            end = later[held - 1]
+            if self._begins(start, _QUOTES) and self._ends(end, _END_QUOTES):
+                quoted.append((start, end))
+                done = end
+            elif len(piece) >= _LEAST_INSIDE or f"\0{piece}" in texts.lines or f"{piece}\0" in texts.lines:
+                marked.append((start, end))
+        return quoted, marked
 
     def _held(self, start: int, ends: Sequence[int], haystack: str) -> int:
         """Return how many of the pieces from `start` to one of `ends`, ascending, are pieces of what was sent."""
@@ -195,32 +289,35 @@ class _Message:
         most = min(most - 1, len(ends))
         return bisect_left(ends[:most], x=True, key=lambda end: self._text[start:end].strip() not in haystack)
 
-    def _is_echo(self, piece: str, texts: set[str]) -> bool:
-        is_long = len(piece) >= (_LEAST_QUOTED if piece.isascii() else 2)
-        return is_long and piece not in _OF_APIS and (piece in texts or _TOKEN.fullmatch(piece) is None)
+    def _is_echo(self, piece: str, texts: _Texts) -> bool:
+        is_whole = piece in texts.whole or piece in texts.pieces
+        return _is_long(piece) and piece not in _OF_APIS and (is_whole or _TOKEN.fullmatch(piece) is None)
 
-    def _anchored(self, texts: set[str]) -> Iterator[Span]:
-        """Yield whole texts, and the beginnings and ends of texts."""
-        for text in texts:
-            if text in _OF_APIS or len(text) < (_LEAST_QUOTED if text.isascii() else 2):
+    def _anchored(self, texts: _Texts) -> Iterator[Span]:
+        """Yield the beginnings and ends of long texts."""
+        for text in texts.whole:
+            if len(text) <= _LEAST_ANCHORED:
                 continue
-            if len(text) > _LEAST_ANCHORED:
-                head, tail = text[:_LEAST_ANCHORED], text[-_LEAST_ANCHORED:]
-                for start in self._places_of(head):
-                    end = start + _common(self._text[start:], text)
-                    if self._is_apart(start, start):
-                        yield start, end
-                for place in self._places_of(tail):
-                    end = place + _LEAST_ANCHORED
-                    if self._is_apart(end, end):
-                        yield end - _common(self._text[:end][::-1], text[::-1]), end
-            else:
-                is_clear = len(text) >= _LEAST_WHOLE and _TOKEN.fullmatch(text) is None
-                for start in self._places_of(text):
-                    end = start + len(text)
-                    is_marked = self._begins(start, _BEFORE, at_all=True) and self._ends(end, _AFTER)
-                    if is_marked or (is_clear and self._is_apart(start, end)):
-                        yield start, end
+            head, tail = text[:_LEAST_ANCHORED], text[-_LEAST_ANCHORED:]
+            for start in self._places_of(head):
+                end = start + _common(self._text[start:], text)
+                if self._is_apart(start, start):
+                    yield start, end
+            for place in self._places_of(tail):
+                end = place + _LEAST_ANCHORED
+                if self._is_apart(end, end):
+                    yield end - _common(self._text[:end][::-1], text[::-1]), end
+
+    def _short(self, texts: _Texts) -> Iterator[Span]:
+        """Yield short texts and lines that stand apart."""
+        text = self._text
+        ends = [end for end in range(1, len(text) + 1) if not text[end : end + 1].isalnum()]
+        for start in range(len(text)):
+            if text[start] == " " or (start and text[start - 1].isalnum()):
+                continue
+            for end in ends[bisect_left(ends, start + 1) : bisect_right(ends, start + _LEAST_ANYWHERE)]:
+                if text[start:end] in texts.pieces:
+                    yield start, end
 
     def _anywhere(self, haystack: str) -> Iterator[Span]:
         """Yield long pieces of texts."""
@@ -249,14 +346,16 @@ class _Message:
             return not (before.isalnum() and after.isalnum())
         return not (before.isalnum() or after.isalnum())
 
-    def _begins(self, start: int, marks: frozenset[str], *, at_all: bool = False) -> bool:
-        """Whether one of `marks` stands before a place; `at_all`: or nothing."""
-        before = self._written[: self._places[start][0]].rstrip(" ")
-        return before[-1:] in marks or before.endswith("...") if before else at_all
+    def _begins(self, start: int, marks: frozenset[str]) -> bool:
+        """Whether one of `marks` stands before a place."""
+        first = start - (self._text[start - 1 : start] == " ")
+        before = self._written[: self._places[first][0]].rstrip(" ")
+        return before[-1:] in marks or before.endswith("...") if before else False
 
     def _ends(self, end: int, marks: frozenset[str]) -> bool:
         """Whether one of `marks`, or nothing, stands after what ends at a place."""
-        after = self._written[self._places[end - 1][1] :].lstrip(" ")
+        last = end + (self._text[end : end + 1] == " ")
+        after = self._written[self._places[last - 1][1] :].lstrip(" ")
         return not after or after[0] in marks or after.startswith("...") or after[0] == "\\"
 
 

@@ -17,7 +17,7 @@ from tiers.conversation import BREAKPOINT
 from tiers.dialects.dialect import THINKING_TOKENS
 from tiers.dialects.quirks import Row, pattern_of, read_rows
 from tiers.dialects.rules import ALL_SAMPLING, EFFORTS, SERVICE_FIELDS, TUNING, VARIABLES, Rules, typed_rules
-from tiers.dialects.server_error import ENVELOPES, ErrorObject
+from tiers.dialects.server_error import ENVELOPES, WAIT_IN_WORDS, ErrorObject
 from tiers.errors import CONTEXT_CODE, TierContextError
 from tiers.prompt_bounds import room_after
 from tiers.server_words import MOST_CONTEXT
@@ -448,6 +448,27 @@ def room_left(error: TierContextError, prompt_tokens: int, asked: int) -> int:
 def is_unable(error: ErrorObject) -> bool:
     """Return whether a refusal says that the model, or its server, cannot do what is asked at all."""
     return _UNABLE.search(error.words[:MOST_WORDS]) is not None
+
+
+# What a refusal may mean, by all patterns of the words.
+_MEANINGS = [
+    *(("context", pattern) for pattern in _COMPILED),
+    *(("limit", pattern) for pattern in _LIMITS),
+    *(("tools", pattern) for pattern in _MOST_TOOLS),
+    *(("lesson", pattern) for _, pattern, _ in _PATTERNS),
+    *(("lesson", pattern) for pattern, _ in (*_PARAMETERS, *_KEYWORDS)),
+    *((str(row.status), REFUSAL_ROWS.pattern(*row.patterns)) for row in REFUSAL_ROWS.meanings),
+    ("lesson", _EXTRA),
+    ("lesson", _VALUES),
+    ("unable", _UNABLE),
+    ("wait", WAIT_IN_WORDS),
+]
+
+
+def meanings_in(words: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield what words may mean, and where they say it."""
+    for what, pattern in _MEANINGS:
+        yield from ((what, match.span()) for match in pattern.finditer(words) if match[0])
 
 
 def _counts(said: dict[str, str | None]) -> TooLong:

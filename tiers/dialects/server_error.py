@@ -257,7 +257,7 @@ def _bounded(stated: str, *, is_milliseconds: bool) -> float:
 
 def wait_in(message: str) -> float | None:
     """Return the seconds after which an error's message asks to try again, at most `MAX_RETRY_AFTER_SECONDS`."""
-    found = _AGAIN.search(message)
+    found = WAIT_IN_WORDS.search(message)
     return None if found is None or not any(found.groups()) else _seconds_of(found)
 
 
@@ -272,7 +272,7 @@ _SPAN = (
     rf"(?:{_COUNT} ?(?:ms|milli\w*))?"
 )
 _DURATION = re.compile(_SPAN)
-_AGAIN = re.compile(
+WAIT_IN_WORDS = re.compile(
     r"(?:try(?:ing)? again|retry(?:ing)?|wait|resets?|available(?: again)?) "
     rf"(?:(?:in|after|for|at least|about) ){{0,2}}(?=\d){_SPAN}",
     re.IGNORECASE,

@@ -4,6 +4,7 @@ import html
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tiers.dialects.echoes import own_words
+from tiers.dialects.refusals import TooLong, meanings_in, told_limit, told_tools, too_long
+from tiers.dialects.server_error import ErrorObject
 
 WORDS = [
     "max_tokens: 9 > 1, which is the maximum allowed number of output tokens",
@@ -32,6 +35,10 @@ FORMS: dict[str, Callable[[str], str]] = {
     "cut, an ellipsis": lambda text: f'"{text[: max(6, len(text) // 2)]}…"',
     "the end": lambda text: f"'…{text[-max(6, len(text) // 2) :]}'",
     "cut in the middle": lambda text: f"'{text[: max(4, len(text) // 3)]}...{text[-max(4, len(text) // 3) :]}'",
+    "bytes": lambda text: repr(text.encode()),
+    "as a query": lambda text: f"'{quote_plus(text)}'",
+    "other characters as question marks": lambda text: f"'{text.encode('ascii', 'replace').decode()}'",
+    "UTF-8 as Latin-1": lambda text: f"'{text.encode().decode('latin-1')}'",
     "a part": lambda text: f"'{text[len(text) // 4 :]}'" if " " in text else f"'{text}'",
 }
 
@@ -51,6 +58,8 @@ PLACES: dict[str, Callable[[str], bytes]] = {
     "a name in metadata": lambda text: body(metadata={text: "a"}),
     "a property of a tool": lambda text: body(tools=[{"function": {"parameters": {"properties": {text: {}}}}}]),
     "arguments of a call": lambda text: body(messages=[{"tool_calls": [{"function": {"arguments": text}}]}]),
+    "JSON in a text": lambda text: said(json.dumps({"q": [text]})),
+    "a line of a text": lambda text: said(f"Before it.\n{text}\nBehind it, some more words."),
     "a form": lambda text: f"--x\r\nContent-Disposition: form-data\r\n\r\n{' '.join(text.split())}\r\n--x--".encode(),
 }
 MEANINGS = ("maximum", "credit", "balance", "rate", "too many", "again", "余额", "充值", "throttl")
@@ -72,6 +81,71 @@ def test_an_echo_without_quotes_is_known_by_where_it_begins_or_ends(text: str) -
     for repeated in (text, text[: len(text) - 9], text[9:]):
         left = own_words(f"Unable to read {repeated} as a text.", said(text))
         assert not [word for word in MEANINGS if word in left.lower()], repeated
+
+
+# Forms without quotes, of Go, Java, templates, YAML and sentences.
+BARE_FORMS = [
+    "invalid value [map[content:{} role:user]] in messages",
+    "invalid message {{Role:user Content:{} ToolCalls:[]}}",
+    "Invalid message ChatMessage(role=user, content={}, name=null)",
+    "[INST] {} [/INST] could not be parsed",
+    "Failed to render: <|im_start|>user\n{}<|im_end|>\n",
+    "could not parse:\n  role: user\n  content: {}\n",
+    "Parse error:\n{}\n^\nExpected EOF",
+    "{} is not a valid value",
+    "参数错误：{}，请检查",
+]
+BARE_TEXTS = [
+    "prompt is too long",
+    "Rate limit reached",
+    "insufficient_balance",
+    "throttled",
+    "at most 2 tools",
+    "try again in 250 seconds",
+    "C:\\new\\insufficient credits\\here",
+    "输入内容过长，超过限制",
+]
+
+
+def meanings(message: str) -> set[str]:
+    return {what for what, _ in meanings_in(message)}
+
+
+@pytest.mark.parametrize("text", BARE_TEXTS)
+@pytest.mark.parametrize("form", BARE_FORMS)
+@pytest.mark.parametrize("place", ["a message", "JSON in a text", "a line of a text"])
+def test_an_echo_without_quotes_that_means_something_is_none_of_the_servers_words(
+    text: str, form: str, place: str
+) -> None:
+    assert meanings(text)
+    assert meanings(own_words(form.format(text), PLACES[place](text))) == meanings(form.format("x"))
+
+
+WITH_COUNTS = [
+    "prompt is too long: 200123 tokens > 199999 maximum",
+    "max_tokens: 9000 > 500, which is the maximum allowed number of output tokens",
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+    "max_tokens is too large: 65536. This model supports at most 16384 completion tokens, whereas you provided 65536.",
+    "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+    "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 150.",
+    "The input token count (200000) exceeds the maximum number of tokens allowed (131072).",
+]
+
+
+def read_of(message: str, request: bytes | None = None) -> tuple[TooLong | None, int, int]:
+    words = own_words(message, request)
+    return too_long(ErrorObject(message, own=words)), told_limit(words), told_tools(words)
+
+
+@pytest.mark.parametrize("message", WITH_COUNTS)
+def test_no_short_turn_or_line_hides_what_a_server_says_with_counts(message: str) -> None:
+    words, meant = message.split(), read_of(message)
+    assert any(meant)
+    runs = {" ".join(words[start : start + size]) for size in (1, 2, 3, 4) for start in range(len(words))}
+    for run in runs:
+        for request in (said(run), said(f"A question.\n{run}\nWell?"), said(f"Now {run} and so on")):
+            if not any(map(str.isdigit, run)):
+                assert read_of(message, request) == meant, run
 
 
 @pytest.mark.parametrize(
