@@ -388,18 +388,18 @@ def _read_seconds(body: str) -> float | None:
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
-
-    `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the function stands
-    for a tool of the caller's that takes text. `cache_control`: a mark of the caller's for a provider's cache.
-    """
+    """A function that a model may call."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    """A JSON schema of an object; None for no parameters."""
     strict: bool = False
+    """Whether calls always follow the schema, even if the model is free to call or not."""
     custom: bool = False
+    """Whether the function stands for a tool of the caller's that takes text."""
     cache_control: dict[str, Any] | None = None
+    """A mark of the caller's for a provider's cache."""
 
     def definition(self) -> dict[str, Any]:
         """The tool as chat templates and OpenAI-compatible servers expect it, without our own fields."""
@@ -415,27 +415,27 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON.
-    `extra_content`: see `tiers.conversation.Call`; whole."""
+    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON."""
 
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
     extra_content: bytes = b""
+    """See `tiers.conversation.Call`; it comes whole."""
 
 
 class Tooling(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's tools. `choice`: no call, optional calls, at least one, or the tool called `name`.
-
-    `parallel`: whether one answer may contain several calls. `as_functions`: whether the caller gave functions.
-    """
+    """A request's tools."""
 
     tools: tuple[Tool, ...]
     choice: Literal["none", "auto", "required", "named"] = "auto"
+    """No call, optional calls, at least one, or the tool called `name`."""
     name: str | None = None
     parallel: bool = True
+    """Whether one answer may contain several calls."""
     as_functions: bool = False
+    """Whether the caller gave `functions`."""
 
     @property
     def is_forced(self) -> bool:
@@ -471,15 +471,16 @@ INTERLEAVED = "interleaved-thinking"
 
 
 class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What else a request says in the form of its API: the JSON of its other `fields`, by name. `server_tools`: the
-    types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name.
-    `unsaid`: names of fields that change the answer and that no other API has."""
+    """What else a request says in the form of its API: the JSON of its other `fields`, by name."""
 
     form: Dialect
     fields: dict[str, bytes] = {}
     server_tools: tuple[str, ...] = ()
+    """The types of tools among them that the provider itself runs."""
     betas: str = ""
+    """Anthropic's header of the same name."""
     unsaid: tuple[str, ...] = ()
+    """Names of fields that change the answer and that no other API has."""
 
     @property
     def size(self) -> int:

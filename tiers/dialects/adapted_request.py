@@ -215,15 +215,18 @@ _NOT_THINKING = {"enable_thinking": False, "thinking": False}
 
 
 class Adapted(msgspec.Struct, frozen=True, kw_only=True):
-    """`request`: as it is sent. `tool_names`: the caller's, by those that are sent, where they differ. `left_out`:
-    parameters that were set and are not sent. `changed`: what is sent in another form. `stops`: stop strings that the
-    server does not take, so that the answer is cut here."""
+    """A request as a server gets it, and what was changed of it."""
 
     request: GenerationRequest
+    """The request as it is sent."""
     tool_names: dict[str, str] = {}
+    """The caller's names of tools by those that are sent, where they differ."""
     left_out: tuple[str, ...] = ()
+    """Parameters that were set and are not sent."""
     changed: tuple[str, ...] = ()
+    """What is sent in another form."""
     stops: tuple[str, ...] = ()
+    """Stop strings that the server does not take, so that the answer is cut here."""
 
 
 def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] = frozenset()) -> Adapted:

@@ -21,12 +21,13 @@ class _Written(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
-    """`cache_write_tokens`: OpenRouter's name, `cache_creation_tokens`: LiteLLM's."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int | None = None
     audio_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
+    """OpenRouter's name; LiteLLM's is `cache_creation_tokens`."""
     cache_creation_tokens: int | None = None
     cache_creation_token_details: _Written | None = None
 
@@ -52,17 +53,16 @@ TICKS = 10**10
 
 
 class ChatUsage(msgspec.Struct):
-    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`.
+    """The usage of an answer, by all names that servers have for it.
 
-    Cached tokens of the prompt: `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's names
-    as gateways pass them on, whose prompt may be without them. `cost`: what OpenRouter charges, in US dollars; of a key
-    of one's own (`is_byok`) the provider's own cost comes on top. Perplexity gives a sum in an object, DeepInfra
-    `estimated_cost`, and xAI ten billionths of a dollar.
+    Cached tokens of the prompt are `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's
+    names as gateways pass them on, whose prompt may be without them.
     """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
+    """Read for xAI, which counts reasoning there and not in `completion_tokens`."""
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
     input_tokens: int | None = None
@@ -77,6 +77,9 @@ class ChatUsage(msgspec.Struct):
     output_tokens_details: _CompletionDetails | None = None
     cache_creation: _Written | None = None
     cost: float | _Cost | None = None
+    """What OpenRouter charges, in US dollars. With a key of one's own (`is_byok`) the provider's own cost comes on top.
+    Perplexity gives a sum in an object, DeepInfra `estimated_cost`, and xAI ten billionths of a dollar.
+    """
     total_cost: float | None = None
     estimated_cost: float | None = None
     cost_in_usd_ticks: int | None = None
@@ -180,10 +183,11 @@ class Logprobs(msgspec.Struct, frozen=True):
 
 
 class _Function(msgspec.Struct):
-    """`arguments`: text; an object in some servers' answers, which may have another name for it."""
+    """The function of a call."""
 
     name: str | None = None
     arguments: Any = None
+    """Text; in some servers' answers an object, which may have another name."""
     parameters: Any = None
     input: Any = None
     args: Any = None
@@ -267,10 +271,10 @@ class _Annotation(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """Thoughts have a name of their own at each server. `content`: a text, parts, or plain JSON in answer to a schema,
-    which some call `text`. `function_call`: of the API's first years."""
+    """A message of an answer. Thoughts have a name of their own at each server."""
 
     content: Any = None
+    """A text, parts, or plain JSON in answer to a schema, which some call `text`."""
     text: str | None = None
     tool_calls: list[ToolCall] | None = None
     reasoning_content: _Text = None
@@ -284,6 +288,7 @@ class Message(msgspec.Struct):
     thinking_blocks: _Text = None
     cot_summary: _Text = None
     function_call: _Function | None = None
+    """A call in the form of the API's first years."""
     annotations: list[_Annotation] | None = None
     reasoning_details: msgspec.Raw = msgspec.Raw()
     extra_content: msgspec.Raw = msgspec.Raw()
@@ -318,26 +323,29 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "th
 
 
 class Choice(msgspec.Struct):
-    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
-
-    `text`, or `content`: where a server has it outside the message. `stop_reason` (vLLM), `matched_stop` (SGLang): the
-    stop string or the stop token's id that ended it. `usage`: where Moonshot's streams have it. `error`: OpenRouter's,
-    of a provider that failed in mid-answer; `native_finish_reason`: what that provider said. `finishReason`: Google's.
+    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`). Google's name of
+    `finish_reason` is `finishReason`.
     """
 
     index: int = 0
     delta: Message | None = None
     message: Message | None = None
     text: str | None = None
+    """The text of a completion, or of a server that has it outside the message, as `content` is."""
     content: str | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
     named_otherwise: str | None = msgspec.field(default=None, name="finishReason")
     native_finish_reason: str | None = None
+    """What a provider behind OpenRouter said."""
     stop_reason: Any = None
+    """vLLM's name of the stop string or the stop token's id that ended it."""
     matched_stop: Any = None
+    """SGLang's name of the same."""
     usage: ChatUsage | None = None
+    """Where Moonshot's streams have it."""
     error: Any = None
+    """OpenRouter's error of a provider that failed in mid-answer."""
 
     @property
     def stop_sequence(self) -> str | None:
@@ -352,9 +360,10 @@ class _Groq(msgspec.Struct):
 
 
 class _Timings(msgspec.Struct):
-    """llama.cpp's counts, of its versions that send no usage with a stream. `prompt_n`: without what was cached."""
+    """llama.cpp's counts, of its versions that send no usage with a stream."""
 
     prompt_n: int = 0
+    """Tokens of the prompt without what was cached."""
     cache_n: int = 0
     predicted_n: int = 0
 
@@ -364,9 +373,7 @@ class _Search(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values.
-    `input_sensitive`, `output_sensitive`: MiniMax's filters. `citations`, `search_results`: what Perplexity and xAI
-    cite; `web_search`: Zhipu, `references`: Volcengine, `search_info`: DashScope and Tencent."""
+    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
 
     choices: list[Choice] | None = None
     usage: ChatUsage | None = None
@@ -375,12 +382,19 @@ class Chunk(msgspec.Struct):
     x_groq: _Groq | None = None
     timings: _Timings | None = None
     input_sensitive: bool | None = None
+    """Of MiniMax's filters."""
     output_sensitive: bool | None = None
+    """Of MiniMax's filters."""
     citations: list[str | _Annotation] | None = None
+    """What Perplexity and xAI cite."""
     search_results: list[_Annotation] | None = None
+    """What Perplexity and xAI cite."""
     web_search: list[_Annotation] | None = None
+    """What Zhipu cites."""
     references: list[_Annotation] | None = None
+    """What Volcengine cites."""
     search_info: _Search | None = None
+    """What DashScope and Tencent cite."""
 
     @property
     def cited(self) -> list[str | _Annotation]:

@@ -47,15 +47,16 @@ TemplateVariables = Annotated[dict[TemplateVariable, Any], Meta(max_length=32)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`include_usage` asks for a last chunk with the token counts; `include_obfuscation` is accepted and not needed."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
+    """Whether a last chunk with the token counts is wanted."""
     include_obfuscation: bool | None = None
+    """Accepted and not needed."""
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A piece of a message: `text`, an assistant's `refusal` or thoughts, or a medium. `cache_control`: a mark that
-    tiers of Anthropic get, `prompt_cache_breakpoint`: one that those of OpenAI get."""
+    """A piece of a message: `text`, an assistant's `refusal` or thoughts, or a medium."""
 
     type: str
     text: str | None = None
@@ -66,14 +67,17 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     input_audio: Unsupported = None
     file: Unsupported = None
     cache_control: Any = None
+    """A mark that tiers of Anthropic get."""
     prompt_cache_breakpoint: dict[str, Any] | None = None
+    """A mark that tiers of OpenAI get."""
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant called; `arguments` is JSON text, or JSON itself from some servers. Clients add fields."""
+    """What an assistant called. Clients add fields."""
 
     name: str
     arguments: str | dict[str, Any] | list[Any] | None = None
+    """JSON text, or JSON itself from some servers."""
 
 
 class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,11 +171,12 @@ class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FunctionDefinition(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A function that the model may call; `parameters` is a JSON schema of an object."""
+    """A function that the model may call."""
 
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    """A JSON schema of an object."""
     strict: bool | None = None
 
 
@@ -198,12 +203,12 @@ class CustomTool(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ToolDefinition(NamedTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that the caller runs: a `function`, or a `custom` one, which takes text. `cache_control`: a mark
-    that tiers of Anthropic get."""
+    """A tool that the caller runs: a `function`, or a `custom` one, which takes text."""
 
     function: FunctionDefinition | None = None
     custom: CustomTool | None = None
     cache_control: dict[str, Any] | None = None
+    """A mark that tiers of Anthropic get."""
 
 
 class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -247,8 +252,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/chat/completions`. `functions`, `function_call`: tools and the choice among them as the API had them in
-    its first years; answers have the same form."""
+    """`POST /v1/chat/completions`."""
 
     messages: list[Message]
     max_completion_tokens: PositiveInt | None = None
@@ -267,7 +271,9 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | NamedToolChoice | None = None
     functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    """Tools as the API had them in its first years; answers then have the same form."""
     function_call: str | NamedFunction | None = None
+    """The choice among `functions`."""
     audio: dict[str, Any] | None = None
     prediction: Unsupported = None
     reasoning_effort: ReasoningEffort | None = None
@@ -277,9 +283,10 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/completions`; `prompt` is text, texts, token ids of the named model, or lists of those."""
+    """`POST /v1/completions`."""
 
     prompt: str | list[str | int | list[TokenId]]
+    """Text, texts, token ids of the named model, or lists of those."""
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -36,12 +36,12 @@ Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """An alternative at one position; `bytes` are its UTF-8 bytes, which alone need not be valid text: `token` has
-    U+FFFD in their place."""
+    """An alternative at one position."""
 
     token: str
     logprob: float = LEAST_LOGPROB
     bytes: list[Byte] | None = None
+    """Its UTF-8 bytes, which alone need not be valid text: `token` has U+FFFD in their place."""
 
 
 class TokenLogprobs(TopLogprob, frozen=True):
@@ -59,17 +59,19 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """`choices[].logprobs` of a text completion: four lists of one entry per token.
+    r"""`choices[].logprobs` of a text completion: four lists of one entry per token. The first token of a repeated
+    prompt has no log-probabilities.
 
-    A token that is no text by itself, as a part of a character is not, is written `bytes:\\xf0\\x9f`. `top_logprobs`
-    are the most likely tokens and the one that stands there. `text_offset`: characters of the choice's text before
-    the token. The first token of a repeated prompt has no log-probabilities.
+    A token that is no text by itself, as a part of a character is not, is written `bytes:\xf0\x9f`.
     """
 
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
+    """The most likely tokens and the one that stands there."""
     text_offset: list[int]
+    """Characters of the choice's text before the token. The first token of a repeated prompt has no log-probabilities.
+    """
 
 
 def chat_logprobs(drawn: list[TextLogprob]) -> ChatLogprobs:
@@ -138,10 +140,11 @@ class UsageBody(msgspec.Struct, frozen=True):
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
-    """The function of a call; `arguments` is JSON text."""
+    """The function of a call."""
 
     name: str
     arguments: str
+    """JSON text."""
 
 
 class CustomBody(msgspec.Struct, frozen=True):
@@ -152,13 +155,14 @@ class CustomBody(msgspec.Struct, frozen=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True):
-    """A call of a function or of a custom tool. `extra_content`: as the server gave it, which needs it back."""
+    """A call of a function or of a custom tool."""
 
     id: str
     type: str
     function: FunctionBody | UnsetType = UNSET
     custom: CustomBody | UnsetType = UNSET
     extra_content: msgspec.Raw | UnsetType = UNSET
+    """What the server gave, which needs it back."""
 
 
 FUNCTION_CALL = "function_call"
@@ -166,26 +170,31 @@ FUNCTION_CALL = "function_call"
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
-    `reasoning`: clients read one name or the other.
-
-    `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
-    `annotations`: what the content cites. `reasoning_details`, `extra_content`: as the server gave them, which needs
-    them back. `images`, `audio`: what it made. `function_call`: instead of `tool_calls`, for a caller of `functions`.
-    """
+    """An assistant's turn."""
 
     role: str
     content: str | None
+    """Null where there is nothing but calls, or a `refusal`."""
     refusal: str | None
+    """What the model says instead of an answer."""
     annotations: list[Any]
+    """What the content cites."""
     reasoning_content: str | None = None
+    """What a chain-of-thought tier thought before it answered. `reasoning` is the same: clients read one name or the
+    other.
+    """
     reasoning: str | None = None
     tool_calls: list[ToolCallBody] | None = None
     function_call: FunctionBody | UnsetType = UNSET
+    """The call, instead of `tool_calls`, for a caller of `functions`."""
     reasoning_details: msgspec.Raw | UnsetType = UNSET
+    """As the server gave them, which needs them back."""
     extra_content: msgspec.Raw | UnsetType = UNSET
+    """As the server gave it, which needs it back."""
     images: msgspec.Raw | UnsetType = UNSET
+    """Images that the model made."""
     audio: msgspec.Raw | UnsetType = UNSET
+    """Audio that the model made."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -219,11 +228,12 @@ class _WholeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatBody(_WholeBody, frozen=True, kw_only=True):
-    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
+    """The body of a whole chat answer."""
 
     object: str = "chat.completion"
     choices: list[ChatChoice]
     service_tier: str | UnsetType = UNSET
+    """Present if the caller asked for one."""
     x_aio: Any
 
 

@@ -26,13 +26,14 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events. `dropped`:
-    the caller's fields that are set and not in the body, because the server's API does not have them."""
+    """One POST: `path` is relative to the server's `base_url`."""
 
     path: str
     body: bytes
     streamed: bool
+    """Whether the answer is a stream of events."""
     dropped: tuple[str, ...] = ()
+    """The caller's fields that are set and not in the body, because the server's API does not have them."""
     added: tuple[str, ...] = ()
     headers: tuple[tuple[bytes, bytes], ...] = ()
     form: Dialect | Literal["chat"] | None = None

@@ -17,9 +17,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
-    """One dispatched event; `event` is empty if the stream named none."""
+    """One dispatched event."""
 
     event: str
+    """Empty if the stream named none."""
     data: bytes
 
     @property

@@ -33,32 +33,41 @@ MOST_USES = 2**31 - 1
 class Extra(NamedTuple):
     """A row of the table. The first row of a field that matches is the one that holds.
 
-    `name`: by which the catalogue's `extra_prices` name it. `servers` (`rules.server_of`; empty: all) and `models`, a
-    regular expression (empty: all), have it. `asked`: a field of the request; after `=`, a regular expression for its
-    value, and for `type`, `id` or the value itself of each element of a list. Empty: every request uses it. `where`: a
-    regular expression that is found in the JSON of the element. `counted`: names in `Usage.extras` of its uses, or of
-    the value that the answer reports for the field; empty: each call of the server is a use.
-
-    `usd`: US dollars of a use; `factor`: what the prices of all tokens are multiplied by; neither: the price is not
-    known. `listed`: the field of the price list with the price per million uses, which are tokens that are counted at
-    the usual price, too. `bound`: the field that limits the uses, of the element itself where it begins with the name
-    of the asking field; `most`: the uses without it. Where there is a `bound` and no `most`, the server is sent `USES`
-    for a caller with a budget. `reads`: whether each use makes the server read the prompt again.
+    Where there is a `bound` and no `most`, the server is sent `USES` for a caller with a budget. With neither `usd` nor
+    `factor` the price is not known.
     """
 
     name: str
+    """The name in the catalogue's `extra_prices`."""
     source: str
     servers: tuple[str, ...] = ()
+    """Servers that have it (`rules.server_of`); empty for all."""
     models: str = ""
+    """A regular expression for the models that have it; empty for all."""
     asked: str = ""
+    """A field of the request. After `=`, a regular expression for its value, and for `type`, `id` or the value itself
+    of each element of a list. If empty, every request uses it.
+    """
     where: str = ""
+    """A regular expression that is found in the JSON of the element."""
     counted: tuple[str, ...] = ()
+    """Names in `Usage.extras` of its uses, or of the value that the answer reports for the field. If empty, each call
+    of the server is a use.
+    """
     usd: float | None = None
+    """US dollars of a use."""
     factor: float | None = None
+    """What the prices of all tokens are multiplied by."""
     listed: str = ""
+    """The field of the price list with the price per million uses, which are tokens that are counted at the usual
+    price, too.
+    """
     bound: str = ""
+    """The field that limits the uses; of the element itself where it begins with the name of the asking field."""
     most: int | None = None
+    """The uses without such a field."""
     reads: bool = False
+    """Whether each use makes the server read the prompt again."""
 
     @property
     def field(self) -> str:
@@ -178,22 +187,27 @@ _LISTS = ("tools", "plugins")
 
 
 class Asked(NamedTuple):
-    """An extra that a request uses. `param`: the field that says so. `most`: how often at most; None: any number."""
+    """An extra that a request uses."""
 
     extra: Extra
     param: str
+    """The field of the request that uses it."""
     most: int | None
+    """The most uses; None for any number."""
     usd: float | None
 
 
 class ExtraCosts(NamedTuple):
-    """`usd` besides tokens, and the `factor` of the prices of all tokens. `reads`: how often the prompt may be read
-    again. `notes`: each extra in words, for the record."""
+    """What the extras of a request may cost."""
 
     usd: float = 0.0
+    """US dollars besides tokens."""
     factor: float = 1.0
+    """What the prices of all tokens are multiplied by."""
     reads: int = 0
+    """How often the prompt may be read again."""
     notes: tuple[str, ...] = ()
+    """Each extra in words, for the record."""
 
 
 NOTHING = ExtraCosts()

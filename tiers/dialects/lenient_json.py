@@ -386,12 +386,14 @@ _FENCE = re.compile(r"^```(?:json)?|```$")
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A piece as the server sent it. `place`: its index; None without one. `arguments`: text, or an object at once."""
+    """A piece as the server sent it."""
 
     place: int | None
+    """The call's index; None without one."""
     id: str
     name: str
     arguments: Any
+    """Text, or an object at once."""
 
     @property
     def says_something(self) -> bool:
@@ -400,12 +402,13 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 class _Open(msgspec.Struct):
-    """A call as it grows. `given_id`: as the server sent it; "" if it sent none. `own_id`: what the caller gets, with
-    the name; "" once it has."""
+    """A call as it grows."""
 
     number: int
     given_id: str
+    """The id as the server sent it; "" if it sent none."""
     own_id: str
+    """The id that the caller gets, with the name; "" once it has been sent."""
     place: int | None
     arguments: Arguments
     name: str = ""

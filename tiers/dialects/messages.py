@@ -107,12 +107,13 @@ class Block(_Readable, frozen=True, kw_only=True):
 
     `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`. `tool_addition`,
     `tool_removal`: `tool`.
-    `thinking`: the thoughts of an earlier answer and their `signature`, or else `data` that hides them: the model that
-    made them gets them back.
     """
 
     content: Any = None
     thinking: str | None = None
+    """The thoughts of an earlier answer and their `signature`, or else `data` that hides them: the model that made them
+    gets them back.
+    """
     signature: str | None = None
     data: str | None = None
     id: str | None = None
@@ -167,12 +168,14 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
-    `display`: `omitted` leaves out their text. `block_binding` and other displays are for Anthropic."""
+    """Whether the answer shows its thoughts, and how many tokens they may have. With the type `adaptive` the tier
+    thinks as usual.
+    """
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Meta(ge=LEAST_THINKING_TOKENS, le=2**31 - 1)] | None = None
     display: str | None = None
+    """`omitted` leaves out the text of thoughts. `block_binding` and other displays are for Anthropic."""
     block_binding: Any = None
 
 
@@ -184,44 +187,48 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much to think, and the format of the answer. `task_budget`: for Anthropic."""
+    """How much to think, and the format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
     task_budget: Any = None
+    """For Anthropic."""
 
 
 class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`user_id`: an opaque name of the user, recorded as a tag; by it experiments are split."""
+    """What a client says of its user."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None
+    """An opaque name of the user, recorded as a tag. Experiments are split by it."""
 
 
 class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
-
-    `tools` are `ToolEntry`s, and blocks of `system` are `Text`s. `cache_control`, `context_management`, `mcp_servers`,
-    `container` and what is like them reach tiers of Anthropic as they are. `thread` is refused.
+    """`POST /v1/messages/count_tokens`. `cache_control`, `context_management`, `mcp_servers`, `container` and what is
+    like them reach tiers of Anthropic as they are.
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     messages: list[MessageTurn]
     system: str | list[msgspec.Raw] | None = None
     tools: Annotated[list[msgspec.Raw], Meta(max_length=MAX_TOOLS)] | None = None
+    """They are `ToolEntry`s, and blocks of `system` are `Text`s."""
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
+    """An earlier name of `output_config.format`."""
     cache_control: Any = None
     context_management: Any = None
     mcp_servers: Any = None
     thread: Any = None
+    """Refused."""
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/messages`. `max_tokens` 0: Anthropic fills its cache and answers nothing; others answer one token."""
+    """`POST /v1/messages`."""
 
     max_tokens: NaturalInt
+    """With 0 Anthropic fills its cache and answers nothing; other servers answer one token."""
     stream: bool | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None

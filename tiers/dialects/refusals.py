@@ -387,13 +387,15 @@ def without(body: bytes, refused: frozenset[str]) -> tuple[bytes, tuple[str, ...
 
 class TooLong(NamedTuple):
     """The tokens of a prompt that a server refuses, of the answer that was asked for, of both, and the most of both; 0
-    for what it does not say. `in_bytes`: the request's size is what is refused."""
+    for what it does not say.
+    """
 
     prompt_tokens: int = 0
     answer_tokens: int = 0
     total_tokens: int = 0
     max_context: int = 0
     in_bytes: bool = False
+    """Whether the request's size is what is refused."""
 
 
 class Wordings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -67,7 +67,8 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text. A chat's tool,
-    which has a `function`, does not decode as one. `execution`: who runs a `tool_search`."""
+    which has a `function`, does not decode as one.
+    """
 
     type: str
     name: FunctionName = "tool"
@@ -76,6 +77,7 @@ class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
     format: ToolFormat | None = None
     execution: str | None = None
+    """Who runs a `tool_search`."""
     function: None = None
 
 
@@ -99,18 +101,19 @@ class ItemFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Item(ItemFields, frozen=True, kw_only=True):
-    """One item of the input; `type` says which fields count.
+    """One item of the input.
 
     `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
     `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
     `call_id` and `output`. Calls of OpenAI's tools that the caller runs (`shell_call`, `apply_patch_call` and others):
     `call_id` with an `action` or an `operation`, and outputs of any form. `reasoning`: earlier thoughts, in `content`,
-    `encrypted_content` or `summary`.
-    `item_reference`: the `id` of an item of a stored response. `additional_tools`: `tools`, next to those of the
-    request. `compaction`: a summary in `encrypted_content`; `compaction_trigger`: asks for one.
+    `encrypted_content` or `summary`. `item_reference`: the `id` of an item of a stored response. `additional_tools`:
+    `tools`, next to those of the request. `compaction`: a summary in `encrypted_content`; `compaction_trigger`: asks
+    for one.
     """
 
     type: str = "message"
+    """Says which fields count."""
     id: Annotated[str, Meta(max_length=128)] | None = None
     role: str | None = None
     content: str | list[Part] | None = None
@@ -169,10 +172,11 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much to think. `summary`: thoughts are given as a summary, which is all of them, and not as content."""
+    """How much to think."""
 
     effort: ReasoningEffort | None = None
     summary: str | None = None
+    """Whether thoughts are given as a summary, which is all of them, and not as content."""
     generate_summary: str | None = None
 
 

@@ -22,16 +22,17 @@ ENVELOPES = frozenset(
 
 
 class ErrorObject(msgspec.Struct):
-    """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
-    their body instead of a header. `message`: what is shown. `own`: of it what is no echo of the request
-    (`tiers.dialects.echoes`), once that is known."""
+    """The error object of OpenAI and of most compatible servers."""
 
     message: str = ""
+    """What is shown."""
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
     retry_after_seconds: float | None = None
+    """As other servers say it in their body instead of a header."""
     own: str | None = None
+    """The part of the message that is no echo of the request (`tiers.dialects.echoes`), once that is known."""
 
     @property
     def words(self) -> str:

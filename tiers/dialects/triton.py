@@ -75,11 +75,12 @@ class _Metadata(msgspec.Struct):
 
 
 class _TritonServer(ServerDialect):
-    """The shared part of both backends. `needed`: inputs that every request needs."""
+    """The shared part of both backends."""
 
     # Without one the backends end an answer after 16 tokens, or refuse the request.
     needs_limit = True
     needed: tuple[str, ...]
+    """Inputs that every request needs."""
     # The sampling parameters that the backend supports under the same name.
     names: tuple[str, ...]
 

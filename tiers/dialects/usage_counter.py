@@ -37,14 +37,18 @@ MOST_CALLS = 512
 
 
 class AnswerBounds(NamedTuple):
-    """`wire`: bytes of a streamed answer as sent; `whole`: of one in one piece. `said`: bytes of what it says.
-    `commas`: of one event, or of a whole answer. `tokens`: what all this follows from."""
+    """Bounds of what a server may send in an answer."""
 
     wire: int
+    """Bytes of a streamed answer as sent."""
     whole: int
+    """Bytes of an answer in one piece."""
     said: int
+    """Bytes of the answer's text."""
     commas: int
+    """Commas of one event, or of a whole answer."""
     tokens: int
+    """The tokens from which all this follows."""
 
     def require_json(self, data: bytes) -> None:
         """Check an event or a whole answer before it becomes objects. Raises `TierAnswerTooLongError`."""
@@ -97,31 +101,38 @@ tokens."""
 
 
 class Tally:
-    """The streamed output of each choice, for the order of deltas and for billing at any moment of the answer.
-
-    `reported`: the server's own counts so far, as far as they are possible: of the prompt within `bounds`, of the
-    output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
-    the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
-    with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
-    a wire remembers of the answer between its events. `opaque`: whether the answer is wanted as the server's dialect
-    has it, too; `form`: that dialect, where a wire has several. `scored`: whether log-probabilities were asked for;
-    others are dropped. `texts`: the pieces of each choice's text. `tool_names`: as they were sent. `find_bounds`: of
-    the prompt; None once no more is reported, because it holds the request, whose meter holds this count.
-    `joins_characters`: whether halves of characters were seen. `further`: the counts of further requests for choices
-    that the server left out. `extras`: as `Usage.extras`. `sent_at`: when it was sent, by the tier's clock. `streamed`:
-    whether the answer comes in pieces. `over`: whether it has ended. `hidden`: an estimate of the thoughts that were
-    not shown, for an answer whose tokens the server has not counted.
-    """
+    """The streamed output of each choice, for the order of deltas and for billing at any moment of the answer."""
 
     reported: Usage | None = None
+    """The server's own counts so far, as far as they are possible: of the prompt within `bounds`, of the output at most
+    the limit.
+    """
     claimed: Usage | None = None
-    max_tokens = hidden = 0
-    sent_at = 0.0
-    streamed = over = False
+    """The same counts as the server said them."""
+    max_tokens: int = 0
+    """The most output tokens of a choice, sent to the server or not; 0 before the request."""
+    hidden: int = 0
+    """An estimate of the thoughts that were not shown, for an answer whose tokens the server has not counted."""
+    sent_at: float = 0.0
+    """When the request was sent, by the tier's clock."""
+    streamed: bool = False
+    """Whether the answer comes in pieces."""
+    over: bool = False
+    """Whether the answer has ended."""
     tool_names: Collection[str] = ()
+    """Names of tools as they were sent."""
     heard: str | None = None
-    sent = scored = opaque = joins_characters = False
+    """All text of a server with a single choice; None before the first text."""
+    sent: bool = False
+    """Whether the request is on its way to the server."""
+    scored: bool = False
+    """Whether log-probabilities were asked for; others are dropped."""
+    joins_characters: bool = False
+    """Whether halves of characters were seen."""
+    opaque: bool = False
+    """Whether the answer is wanted as the server's dialect has it, too."""
     form: Dialect | Literal["chat"] | None = None
+    """The dialect of `opaque`, where a wire has several."""
     _bounds: PromptBounds | None = None
     # Bytes of all texts, thoughts and calls, and of other output.
     _size = _thought_size = _beside = 0
@@ -130,15 +141,23 @@ class Tally:
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
         self.prompt_tokens = self._own_prompt_tokens = prompt_tokens
+        """Our estimate of the prompt."""
         self.notes: dict[Any, Any] = {}
+        """What a wire remembers of the answer between its events."""
         self.n = n
         self.find_bounds = bounds
+        """Finds the bounds of the prompt. None once no more is reported, because it holds the request, whose meter
+        holds this count.
+        """
         self.texts: dict[int, list[str]] = {}
+        """The pieces of each choice's text."""
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
         self.further: list[Tally] = []
+        """The counts of further requests for choices that the server left out."""
         self.extras: dict[str, int] = {}
+        """See `Usage.extras`."""
         # The last finish reason of each choice: some servers send one early, or with every event.
         self._ends: dict[int, Delta] = {}
         self._spoken: set[int] = set()

@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 class ArgumentMarks(msgspec.Struct, frozen=True):
     """Arguments one by one: `key_open`, the key, `mid`, the value, `close`, with `separator` between two of them.
 
-    Strings may have a `mid` and `close` of their own; `string_form`: as they are, or as JSON writes them.
+    Strings may have a `mid` and `close` of their own.
     """
 
     key_open: str
@@ -32,11 +32,12 @@ class ArgumentMarks(msgspec.Struct, frozen=True):
     other_close: str
     separator: str
     string_form: Literal["raw", "json"]
+    """As they are, or as JSON writes them."""
 
 
 class NamedDialect(msgspec.Struct, frozen=True, dict=True):
     """Calls are `opener`, the name, `after_name`, the arguments and `closer`, with `separator` between two calls and
-    `section` around all of them. `arguments` None: a JSON object. `parallel`: whether an answer may have several.
+    `section` around all of them.
 
     In `after_name` and `opener`, `{id}` stands for an id, `{index}` for the number of the call.
     """
@@ -47,8 +48,10 @@ class NamedDialect(msgspec.Struct, frozen=True, dict=True):
     separator: str
     after_name: str
     arguments: ArgumentMarks | None = None
+    """How arguments are written; None for a JSON object."""
     name: str = "derived"
     parallel: bool = True
+    """Whether an answer may have several calls."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -101,10 +104,11 @@ class NamedDialect(msgspec.Struct, frozen=True, dict=True):
 
 
 class CallRead(NamedTuple):
-    """A call in a text that ends at `end`; `arguments` is JSON text."""
+    """A call in a text that ends at `end`."""
 
     name: str
     arguments: str
+    """JSON text."""
     end: int
 
 
@@ -196,23 +200,25 @@ def _after(mark: str) -> str:
 
 
 class CallDialect(NamedTuple):
-    """Calls are `opener`, a JSON object each, and `closer`; `separator` is between two of them.
-
-    `wraps_each`: opener and closer enclose every call, not all of them together. `at_start`: an answer that starts with
-    a call has only calls, without an opener. `also_opens` may precede the first call. `arguments_key`, `name_key`: the
-    keys of the object. `parallel`: whether an answer may have several calls.
-    """
+    """Calls are `opener`, a JSON object each, and `closer`."""
 
     name: str
     opener: str
     closer: str
     separator: str
+    """Text between two calls."""
     wraps_each: bool
+    """Whether opener and closer enclose every call, not all of them together."""
     at_start: bool
+    """Whether an answer that starts with a call has only calls, without an opener."""
     also_opens: str
+    """Texts that may precede the first call."""
     arguments_key: str
+    """The key of the arguments in the object."""
     name_key: str = "name"
+    """The key of the name in the object."""
     parallel: bool = True
+    """Whether an answer may have several calls."""
 
     def call_text(self, name: str, arguments: str) -> str:
         """Return the JSON object of one call; `arguments` is JSON text."""

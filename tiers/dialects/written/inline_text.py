@@ -55,12 +55,14 @@ _SEVERAL = re.compile(r"(?:multi_tool_use[._])?parallel(?::\d+)?|multi_tool_use"
 
 
 class _Choice:
-    """The text of one choice. `opened`: whether its thought was opened in the prompt; None where it does not show.
-    `is_open`: whether that is presumed; `is_guess`: by the model's name alone, so that what may be an answer waits."""
+    """The text of one choice."""
 
     opened: bool | None = None
+    """Whether its thought was opened in the prompt; None where that does not show."""
 
     def __init__(self, written: WrittenText, *, is_open: bool, is_guess: bool) -> None:
+        """`is_open`: presume that the thought was opened in the prompt. `is_guess`: the model's name alone says so, so
+        that what may be an answer waits."""
         self._written = written
         self._is_open = is_open
         self._is_guess = is_guess

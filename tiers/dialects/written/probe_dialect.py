@@ -39,13 +39,16 @@ _DECODER = json.JSONDecoder()
 
 
 class Probed(NamedTuple):
-    """`dialect` None: the template's calls could not be read. `text_arguments`: it wants arguments as JSON text;
-    `no_content`: and turns with calls without any text; `in_parts`: and texts as lists of parts."""
+    """What probes of a chat template showed."""
 
     dialect: AnyDialect | None
+    """How calls are written; None if the template's calls could not be read."""
     text_arguments: bool = False
+    """Whether the template wants arguments as JSON text."""
     no_content: bool = False
+    """Whether it wants turns with calls without any text."""
     in_parts: bool = False
+    """Whether it wants texts as lists of parts."""
 
 
 UNKNOWN = Probed(None)
@@ -162,11 +165,13 @@ def _start_of(two: str, after: int) -> int:
 
 
 class _Read(NamedTuple):
-    """`after_name`: text up to the arguments. `end`: of the arguments, in the text behind the name."""
+    """A call as a template writes it."""
 
     after_name: str
+    """Text up to the arguments."""
     arguments: ArgumentMarks | None
     end: int
+    """Where the arguments end, in the text behind the name."""
 
 
 def _json_arguments(rest: str) -> tuple[_Read] | None:
