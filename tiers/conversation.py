@@ -455,21 +455,6 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-BREAKPOINT = "prompt_cache_breakpoint"
-"""Of a part: https://developers.openai.com/api/docs/guides/prompt-caching (2026-11)."""
-
-
-PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
-"""Ends of types of Anthropic's blocks that are of tools that it ran, or its own bookkeeping: no other model can do
-anything with them, and only callers of its API get them."""
-
-
-TURN = "turn"
-"""Type of a block of Anthropic's form that is none: a whole turn of the system, which no other API has."""
-INTERLEAVED = "interleaved-thinking"
-"""Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
-
-
 class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What else a request says in the form of its API: the JSON of its other `fields`, by name."""
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.conversation import BREAKPOINT, NativeRequest, OpaquePiece, Tool, Tooling, Turn
+from tiers.conversation import NativeRequest, OpaquePiece, Tool, Tooling, Turn
 from tiers.dialects.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.dialects.chat import TEMPLATED
 from tiers.dialects.refusals import EDITS
-from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
+from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINT, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
 from tiers.tier import Delta, GenerationRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")

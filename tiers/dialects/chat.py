@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import BREAKPOINT, Content, Dialect, Text, Tool, Turn
+from tiers.conversation import Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
 from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
@@ -17,6 +17,7 @@ from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras
 from tiers.dialects.rules import (
     ALL_SAMPLING,
+    BREAKPOINT,
     BREAKPOINTS,
     BUDGET,
     NEUTRAL,

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tiers.conversation import PROVIDERS_OWN
 from tiers.dialects.chat_request import THOUGHTS
 from tiers.dialects.client_parts import (
     CALLS,
@@ -36,6 +35,7 @@ from tiers.dialects.client_parts import (
     schema_of,
     tool_choice,
 )
+from tiers.dialects.messages import PROVIDERS_OWN
 from tiers.dialects.quirks import Dialect, edit_body
 
 # OpenAI's own bounds.

@@ -4,11 +4,16 @@ libraries, written as chats, Messages and the Responses API have them.
 What has no such meaning stays as it is.
 """
 
+import base64
 import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
+"""Fields for what only the maker of an object can read, and for the bytes of attachments."""
+MAY_BE_BYTES = NOT_TEXT | {"url"}
+"""Fields whose value may be bytes in base64."""
 LONGEST_NAME = 64
 # Types of parts that are calls and results.
 CALLS = ("tool_use", "function_call")
@@ -343,3 +348,16 @@ def _result_text(content: Any) -> str:
 def json_text(value: Any) -> str:
     """A value as its JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def fill_file(holder: dict[str, Any], name: str, media_type: str, content: bytes) -> None:
+    """Replace the id of a file by its bytes: as the source of an Anthropic block, an image, or a file."""
+    del holder["file_id"]
+    data, is_text = base64.b64encode(content).decode(), media_type.startswith("text/")
+    if holder.get("type") == "file":
+        said = content.decode(errors="replace") if is_text else data
+        holder |= {"type": "text" if is_text else "base64", "media_type": media_type, "data": said}
+    elif holder.get("type") == "input_image":
+        holder["image_url"] = f"data:{media_type};base64,{data}"
+    else:
+        holder |= {"filename": holder.get("filename") or name, "file_data": f"data:{media_type};base64,{data}"}

@@ -35,6 +35,15 @@ _OWN = re.compile(r"toolu_aio[0-9a-f]{10}_(?P<given>[a-zA-Z0-9_-]+)")
 _MOST_BYTES = 64
 
 
+PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
+"""Ends of types of Anthropic's blocks that are of tools that it ran, or its own bookkeeping: no other model can do
+anything with them, and only callers of its API get them."""
+TURN = "turn"
+"""Type of a block of Anthropic's form that is none: a whole turn of the system, which no other API has."""
+INTERLEAVED = "interleaved-thinking"
+"""Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
+
+
 def shown_call_id(call_id: str, request_id: str, place: int) -> str:
     """Return the id of the call number `place` of an answer for a client. Servers may repeat short ids in each
     answer, so only long ones go on as they are."""

@@ -5,11 +5,21 @@ from typing import Any
 
 import msgspec
 
-from tiers.conversation import PROVIDERS_OWN, Opaque, OpaquePiece
+from tiers.conversation import Opaque, OpaquePiece
 from tiers.dialects.dialect import Blocks, blocks_of, finish_of
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
-from tiers.dialects.messages import DIALECT, ENDED, NAME, BlockDelta, Event, MessageBody, MessageUsage, SaidBlock
+from tiers.dialects.messages import (
+    DIALECT,
+    ENDED,
+    NAME,
+    PROVIDERS_OWN,
+    BlockDelta,
+    Event,
+    MessageBody,
+    MessageUsage,
+    SaidBlock,
+)
 from tiers.dialects.server_error import ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError

@@ -14,9 +14,6 @@ import msgspec
 from inference_core.protocol import Grammar
 from tiers.conversation import (
     FAILED_RESULT,
-    INTERLEAVED,
-    PROVIDERS_OWN,
-    TURN,
     Call,
     Content,
     FieldNames,
@@ -35,6 +32,9 @@ from tiers.dialects.constraints import chosen_name, distinct, function_tool, sch
 from tiers.dialects.decoding import decoded, missing
 from tiers.dialects.messages import (
     DIALECT,
+    INTERLEAVED,
+    PROVIDERS_OWN,
+    TURN,
     UNSIGNED,
     Block,
     CountTokensRequest,

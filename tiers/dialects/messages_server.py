@@ -14,8 +14,6 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
-    INTERLEAVED,
-    TURN,
     Dialect,
     Media,
     NativeRequest,
@@ -38,7 +36,7 @@ from tiers.dialects.dialect import (
     system_text,
 )
 from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.messages import DIALECT, NAME
+from tiers.dialects.messages import DIALECT, INTERLEAVED, NAME, TURN
 from tiers.dialects.messages_answer import read_event, read_whole
 from tiers.dialects.refusals import without_extras
 from tiers.dialects.rules import BUDGET, dropped_fields

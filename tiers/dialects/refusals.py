@@ -13,10 +13,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import BREAKPOINT
 from tiers.dialects.dialect import THINKING_TOKENS
 from tiers.dialects.quirks import Row, pattern_of, read_rows
-from tiers.dialects.rules import ALL_SAMPLING, EFFORTS, SERVICE_FIELDS, TUNING, VARIABLES, Rules, typed_rules
+from tiers.dialects.rules import (
+    ALL_SAMPLING,
+    BREAKPOINT,
+    EFFORTS,
+    SERVICE_FIELDS,
+    TUNING,
+    VARIABLES,
+    Rules,
+    typed_rules,
+)
 from tiers.dialects.server_error import ENVELOPES, WAIT_IN_WORDS, ErrorObject
 from tiers.errors import CONTEXT_CODE, TierContextError
 from tiers.prompt_bounds import room_after

@@ -14,7 +14,6 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
-    BREAKPOINT,
     Content,
     Media,
     Opaque,
@@ -29,7 +28,7 @@ from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, SEALED_REASONING, SaidItem
 from tiers.dialects.responses_tools import flat_name
-from tiers.dialects.rules import NEUTRAL, sampling_of
+from tiers.dialects.rules import BREAKPOINT, NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError

@@ -85,6 +85,47 @@ def given_items(body: bytes) -> GivenItems:
     return GivenItems(items, NativeRequest(FORM, fields, own, unsaid=unsaid))
 
 
+_ID_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+}
+
+
+def input_items(
+    given: str | list[Item], request_id: str, said: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The items of a request as they are stored and listed, each with an id. `said`: the same items as they were."""
+    items = [Item(role="user", content=given)] if isinstance(given, str) else given
+    ids = [item.id or f"{_ID_PREFIXES.get(item.type, 'itm')}_{request_id}_{n}" for n, item in enumerate(items)]
+    shown = [_listed_item(item, item_id) for item, item_id in zip(items, ids, strict=True)]
+    if said is None:
+        return shown
+    # What a server with this API is to get again is stored whole.
+    return [old | new if isinstance(given, list) else new for old, new in zip(said, shown, strict=True)]
+
+
+def _listed_item(item: Item, item_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}
+    shown |= {"id": item_id, "status": "completed"}
+    if item.type == "reasoning":
+        return shown | {"summary": shown.get("summary", [])}
+    if item.type == "message":
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        content = item.content
+        parts = [{"type": kind, "text": content}] if isinstance(content, str) else shown["content"]
+        shown["content"] = [_listed_part(part) for part in parts]
+    return shown
+
+
+def _listed_part(part: dict[str, Any]) -> dict[str, Any]:
+    part = {name: value for name, value in part.items() if value is not None}
+    return part | {"annotations": []} if part["type"] == "output_text" else part
+
+
 def native_item(item: Mapping[str, Any]) -> Opaque | None:
     """An item as a server gets it; None for reasoning that no server has sealed."""
     kind, seal = item.get("type", "message"), item.get("encrypted_content") or ""

@@ -19,7 +19,6 @@ import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
-from tiers.conversation import BREAKPOINT
 from tiers.dialects.quirks import Row, read_rows
 from tiers.tier import GenerationRequest
 
@@ -257,6 +256,8 @@ SERVICE_FIELDS = (
 )  # fmt: skip
 MODALITIES, AUDIO, SUFFIX = "modalities", "audio", "suffix"
 BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
+BREAKPOINT = "prompt_cache_breakpoint"
+"""Of a part: https://developers.openai.com/api/docs/guides/prompt-caching (2026-11)."""
 BREAKPOINTS = f"messages.content.{BREAKPOINT}"
 
 sampling_of = attrgetter(*ALL_SAMPLING)

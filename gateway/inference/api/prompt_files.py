@@ -3,7 +3,6 @@
 A body that names none does not come here.
 """
 
-import base64
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +12,7 @@ import msgspec
 
 from gateway.base.errors import bad_request
 from gateway.base.stores.database import reached
+from tiers.dialects.client_parts import fill_file
 
 _OWN = re.compile(r"file-[0-9a-f]{32}")
 
@@ -44,7 +44,7 @@ async def with_files(files: Files, tenant: str, body: bytes, most: int) -> bytes
                 f"The files have more bytes than a body may (AIO_BODY_LIMIT): {found.filename!r}.", "file_id"
             )
         content = b"".join([part async for part in files.content(found.file_id)])
-        _fill(holder, found.filename, _media_type(found.filename, content), content)
+        fill_file(holder, found.filename, _media_type(found.filename, content), content)
     return msgspec.json.encode(data)
 
 
@@ -54,19 +54,6 @@ def _holders(data: Any) -> Iterator[dict[str, Any]]:
         yield from _holders(value)
     if isinstance(data, dict) and _OWN.fullmatch(str(data.get("file_id"))):
         yield data
-
-
-def _fill(holder: dict[str, Any], name: str, media_type: str, content: bytes) -> None:
-    """Give the file in the form of the API: as the source of an Anthropic block, an image, or a file."""
-    del holder["file_id"]
-    data, is_text = base64.b64encode(content).decode(), media_type.startswith("text/")
-    if holder.get("type") == "file":
-        said = content.decode(errors="replace") if is_text else data
-        holder |= {"type": "text" if is_text else "base64", "media_type": media_type, "data": said}
-    elif holder.get("type") == "input_image":
-        holder["image_url"] = f"data:{media_type};base64,{data}"
-    else:
-        holder |= {"filename": holder.get("filename") or name, "file_data": f"data:{media_type};base64,{data}"}
 
 
 def _media_type(name: str, content: bytes) -> str:

@@ -14,10 +14,8 @@ from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import Text, Turn
 from tiers.dialects.chat_state import FORM, PART_TYPES, state_texts
+from tiers.dialects.client_parts import MAY_BE_BYTES, NOT_TEXT
 from tiers.tier import GenerationRequest
-
-# Of objects in the form of an API: what only its maker can read, and the bytes of attachments.
-_NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
 
 
 class Passage(NamedTuple):
@@ -132,7 +130,7 @@ def _native_strings(value: Any) -> Iterator[str]:
     where all others have bytes."""
     if isinstance(value, dict):
         for name, one in value.items():
-            if not isinstance(one, str) or name not in _NOT_TEXT or (name == "data" and value.get("type") == "text"):
+            if not isinstance(one, str) or name not in NOT_TEXT or (name == "data" and value.get("type") == "text"):
                 yield from _native_strings(one)
     elif isinstance(value, list):
         for one in value:
@@ -160,8 +158,6 @@ _SENT_FIELDS = tuple(
 )
 # Of other structs: what the gateway has counted or noted.
 _NOTES = frozenset({"digest", "num_bytes", "maker", "cache_mark", "dialect"})
-# What may be bytes in base64: attachments, and reasoning that only its maker can read.
-_MAY_BE_BYTES = frozenset({"data", "file_data", "url", "image_url", "signature", "encrypted_content"})
 _BASE64 = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/=_\r\n-]*")
 _LEAST_BYTES = 256
 SEAM = 128
@@ -302,7 +298,7 @@ def _decoded(raw: bytes) -> Any:
 
 
 def _is_bytes(name: str, text: str) -> bool:
-    if name not in _MAY_BE_BYTES or len(text) < _LEAST_BYTES:
+    if name not in MAY_BE_BYTES or len(text) < _LEAST_BYTES:
         return False
     return all(_BASE64.fullmatch(end) for end in (text[:_LEAST_BYTES], text[-_LEAST_BYTES:]))
 

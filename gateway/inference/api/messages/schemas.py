@@ -146,7 +146,7 @@ def _promised(form: type[msgspec.Struct], **fields: Any) -> Any:
     return msgspec.defstruct(form.__name__, fields.items(), bases=(form,), namespace=namespace, kw_only=True)
 
 
-_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_COUNTS = tuple(name for name in MessageUsage.__struct_fields__ if name.endswith("_tokens"))
 ShownMessage = _promised(
     MessageBody,
     id=str,

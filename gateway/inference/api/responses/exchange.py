@@ -23,7 +23,7 @@ from gateway.inference.api.responses.stored_responses import (
 from gateway.inference.service import Serving, truncated
 from quality.store.drivers import STALL_SECONDS
 from tiers.dialects.decoding import whole_text
-from tiers.dialects.responses_items import GivenItems, as_sent, given_items, opened_data
+from tiers.dialects.responses_items import GivenItems, as_sent, given_items, input_items, opened_data
 from tiers.dialects.responses_request import read_responses
 from tiers.dialects.responses_schemas import Item, ResponsesRequest
 
@@ -31,14 +31,6 @@ log = logging.getLogger(__name__)
 
 # How long an answer's end may wait for the database; then it is given without being stored.
 STORE_SECONDS = STALL_SECONDS + 3.0
-_ID_PREFIXES = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call": "fc",
-    "custom_tool_call": "ctc",
-    "function_call_output": "fco",
-    "custom_tool_call_output": "ctco",
-}
 
 
 class Exchange:
@@ -144,37 +136,6 @@ def _given(raw: bytes) -> GivenItems:
         return given_items(raw)
     except msgspec.DecodeError:
         return given_items(whole_text(raw))
-
-
-def input_items(
-    given: str | list[Item], request_id: str, said: list[dict[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    """The items of a request as they are stored and listed, each with an id. `said`: the same items as they were."""
-    items = [Item(role="user", content=given)] if isinstance(given, str) else given
-    ids = [item.id or f"{_ID_PREFIXES.get(item.type, 'itm')}_{request_id}_{n}" for n, item in enumerate(items)]
-    shown = [_shown(item, item_id) for item, item_id in zip(items, ids, strict=True)]
-    if said is None:
-        return shown
-    # What a server with this API is to get again is stored whole.
-    return [old | new if isinstance(given, list) else new for old, new in zip(said, shown, strict=True)]
-
-
-def _shown(item: Item, item_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}
-    shown |= {"id": item_id, "status": "completed"}
-    if item.type == "reasoning":
-        return shown | {"summary": shown.get("summary", [])}
-    if item.type == "message":
-        kind = "output_text" if item.role == "assistant" else "input_text"
-        content = item.content
-        parts = [{"type": kind, "text": content}] if isinstance(content, str) else shown["content"]
-        shown["content"] = [_shown_part(part) for part in parts]
-    return shown
-
-
-def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
-    part = {name: value for name, value in part.items() if value is not None}
-    return part | {"annotations": []} if part["type"] == "output_text" else part
 
 
 async def _context(serving: Serving, tenant: str, response_id: str) -> StoredContext:
