@@ -322,7 +322,7 @@ bench-peers: install
 # Small faults in the code that no test of its group notices (tests/mutants/groups.py), one process, without a change on disk.
 # A folder takes a few minutes to an hour; OF names files or folders of groups: make mutants OF=classifier/policy/decide.py
 OF ?= classifier/policy quality/monitor quality/rollout gateway/tenancy gateway/inference/answer_stores.py gateway/inference/response_cache.py \
-	gateway/inference/shared_generation.py gateway/inference/similar_prompts.py tiers/catalog/pricing.py
+	gateway/inference/shared_generation.py tiers/catalog/pricing.py
 mutants: install
 	$(BIN)/python -m tests.mutants $(OF)
 

@@ -162,7 +162,7 @@ def slo_class(name: SloName | None, priority: int) -> SloClass:
 
 
 Prompt = str | list[int]
-CacheMode = Literal["use", "refresh", "exact", "off"]
+CacheMode = Literal["use", "refresh", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 _MOST_TOKENS = "most tokens"
 # Of a context, for an answer: with less, an agent's ends in the middle of a call.

@@ -80,7 +80,7 @@ class AnswerLengths:
 
     def observe(self, request: InferenceRequest, record: Record, served: ServedCatalogue) -> None:
         """Count the finished answer to `request`, and note servers that have answered beyond their limit."""
-        if record.cache in ("hit", "similar", "shared"):
+        if record.cache in ("hit", "shared"):
             return
         for attempt in record.attempts:
             if (limit := attempt.max_tokens) is not None and attempt.claimed is not None:

@@ -35,12 +35,6 @@ class CacheKnobs(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int, Meta(ge=0, le=2**40, description="Bytes of the answers that a process keeps, and of the largest of them.")
     ] = 64 * 2**20
-    semantic: Annotated[
-        bool, Meta(description="Whether a prompt also gets the kept answer to another wording of the same prompt.")
-    ] = False
-    semantic_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="Cosine of the two prompts' embeddings that such an answer needs.")
-    ] = 0.99
 
 
 Clock = Callable[[], float]

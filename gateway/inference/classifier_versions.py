@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from classifier.class_predictor import ClassPredictor, Float, threshold_of
 from classifier.decision import Decision, PolicyInputs, Prediction
@@ -108,22 +106,14 @@ def ruled_by(inputs: PolicyInputs, rule: RoutingRule) -> PolicyInputs:
     return msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, objective=rule.objective)
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """What a version makes of a prompt: its prediction, and the unit vector [d] that it encoded the prompt as; all zero
-    for a prompt without a known word, None where a version has no such vectors."""
-
-    prediction: Prediction
-    embedding: npt.NDArray[np.float32] | None = None
-
-
 class RoutingModel(Protocol):
     """One version of the outcome model."""
 
     on_trial: bool
     """Whether it is a canary, not the current version."""
 
-    def read(self, routing_input: RoutingInput) -> Reading:
-        """P(no worse) of every tier, and the prompt as a vector."""
+    def predict(self, routing_input: RoutingInput) -> Prediction:
+        """P(no worse) of every tier."""
 
 
 @runtime_checkable
@@ -132,10 +122,10 @@ class EncodesAhead(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether `read` would hold up others."""
+        """Whether `predict` would hold up others."""
 
     async def encode_ahead(self, routing_input: RoutingInput) -> None:
-        """Have the prompt encoded, so that `read` need not wait."""
+        """Have the prompt encoded, so that `predict` need not wait."""
 
 
 class Classifier(Protocol):
@@ -164,15 +154,10 @@ class VersionPrediction(msgspec.Struct, frozen=True):
     prediction: Prediction
     rule: RoutingRule
     on_trial: bool = False
-    embedding: npt.NDArray[np.float32] | None = None
-    """See `Reading`."""
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision."""
-
     decision: Decision
-    embedding: npt.NDArray[np.float32] | None = None
     app: str = ""
     """Hash of the system prompt."""
 
@@ -231,16 +216,13 @@ class LoadedVersion:
         return self._slow_encoder is not None or self._classes is not None
 
     def predict(self, routing_input: RoutingInput) -> Prediction:
-        return self.read(routing_input).prediction
-
-    def read(self, routing_input: RoutingInput) -> Reading:
-        """P(good enough) of every tier, and its answer's tokens where these can be predicted; with the embedding."""
+        """P(good enough) of every tier, and its answer's tokens where these can be predicted."""
         lengths = self.lengths
         prediction, turn = self._predictor.read(routing_input, self.own)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
-        return Reading(prediction, turn.embedding)
+        return prediction
 
     def use_lengths(self, lengths: AnswerLength | None) -> None:
         """Predict answers' lengths by `lengths`, unless they were fitted on the embeddings of another encoder."""

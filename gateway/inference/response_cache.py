@@ -1,5 +1,4 @@
-"""The response cache: an equal request gets the kept answer, or joins the one that is being made (SPEC CA-01); where an
-operator wants it, another wording of the same prompt gets the kept answer too.
+"""The response cache: an equal request gets the kept answer, or joins the one that is being made (SPEC CA-01).
 
 The key of an answer is a digest of everything that it depends on, and of whose it is.
 """
@@ -39,10 +38,8 @@ from gateway.inference.shared_generation import (
     SharedGenerationReader,
     kept_answer,
 )
-from gateway.inference.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
 from gateway.runtime.peers import WorkerIdentity
 from inference_core.io.files import JSON_ERRORS
-from quality.records.record import CacheUse
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
@@ -135,7 +132,6 @@ class ResponseCache:
 
     def __init__(self, knobs: KnobFile[CacheKnobs], store: AnswerStore, routing: RoutingService) -> None:
         self.knobs, self.store, self._routing = knobs, store, routing
-        self.similar = SimilarPrompts(knobs)
         self._catalogue = CatalogueDigest()
         self._shared: dict[SharedKey, SharedGeneration] = {}
 
@@ -144,30 +140,23 @@ class ResponseCache:
         request: InferenceRequest,
         decision: Decision,
         generate: Callable[[], Generation],
-        embedding: Embedding | None = None,
     ) -> AnswerSource:
-        """Return what answers `request`; `generate` starts a generation for it. `embedding`: of its prompt, by the
-        classifier that decided; without it only an equal request's answer is found."""
+        """Return what answers `request`; `generate` starts a generation for it."""
         if not self._concerns(request, decision):
             return generate()
-        key, wording = self._key(request, decision), self._wording(request, decision, embedding)
+        key = self._key(request, decision)
         if request.options.cache == "refresh":
-            return SharedGenerationReader(
-                self._start_shared(key, request, generate, wording), decision, stream=request.stream
-            )
+            return SharedGenerationReader(self._start_shared(key, request, generate), decision, stream=request.stream)
         # Looked up now: a reload may replace them while the store is asked, and the key is of this catalogue.
         tiers = {number: self._routing.served.tier(number) for number in self._routing.served.tiers}
-        if self._joinable(key, request) is None and (entry := await self._found(key, wording, request)) is not None:
-            kept, use = entry
-            return Replay(kept, decision, tiers[kept.tier], use)
+        if self._joinable(key, request) is None and (kept := await self._kept(key, request)) is not None:
+            return Replay(kept, decision, tiers[kept.tier], "hit")
         shared = self._joinable(key, request)
         if shared is None:
-            return SharedGenerationReader(
-                self._start_shared(key, request, generate, wording), decision, stream=request.stream
-            )
+            return SharedGenerationReader(self._start_shared(key, request, generate), decision, stream=request.stream)
 
         def another() -> SharedGeneration:
-            return self._joinable(key, request) or self._start_shared(key, request, generate, wording)
+            return self._joinable(key, request) or self._start_shared(key, request, generate)
 
         return SharedGenerationReader(shared, decision, stream=request.stream, another=another)
 
@@ -180,11 +169,6 @@ class ResponseCache:
             return False
         return request.options.cache in ("use", "refresh") or request.is_deterministic(spec)
 
-    def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
-        if not self.knobs.active.semantic or embedding is None or not _may_be_kept(request):
-            return None
-        return wording_of(request, embedding, lambda worded: self._key(worded, decision))
-
     def _key(self, request: InferenceRequest, decision: Decision) -> bytes:
         weights = [tier.weights for tier in self._routing.served.tiers.values()]
         catalogue = self._catalogue.of(self._routing.served.catalog.tiers, self._routing.served.fingerprint, weights)
@@ -195,7 +179,7 @@ class ResponseCache:
         return None if shared is None or shared.abandoned else shared
 
     def _start_shared(
-        self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation], wording: Wording | None
+        self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation]
     ) -> SharedGeneration:
         place = _place(key, request)
         keeps = _may_be_kept(request)
@@ -206,7 +190,7 @@ class ResponseCache:
             # Nor is what a budget has cut the whole answer.
             is_cut = made.limit is not None and any(delta.finish_reason == "length" for delta in shared.deltas)
             if shared.whole and keeps and not (made.tier.is_target or made.is_continued or is_cut):
-                return self._keep(place, shared, wording)
+                return self._keep(place, shared)
             self._forget(place, shared)
             return None
 
@@ -217,29 +201,16 @@ class ResponseCache:
         if self._shared.get(place) is shared:
             del self._shared[place]
 
-    async def _keep(self, place: SharedKey, shared: SharedGeneration, wording: Wording | None) -> None:
+    async def _keep(self, place: SharedKey, shared: SharedGeneration) -> None:
         """Put the answer away; who asks meanwhile still reads the shared generation."""
         try:
             value = _encode(kept_answer(shared.generation, shared.deltas))
             if len(value) <= self.knobs.active.max_bytes:
                 await self.store.put(place[0], value)
-                if wording is not None:
-                    await self.similar.put(wording, place[0])
         except Exception as error:
             log.error("an answer is not kept: %s", type(error).__name__, exc_info=error)
         finally:
             self._forget(place, shared)
-
-    async def _found(
-        self, key: bytes, wording: Wording | None, request: InferenceRequest
-    ) -> tuple[KeptAnswer, CacheUse] | None:
-        if (kept := await self._kept(key, request)) is not None:
-            return kept, "hit"
-        if wording is None or request.options.cache == "exact":
-            return None
-        answer = await self.similar.find(wording)
-        kept = None if answer is None else await self._kept(answer, request)
-        return None if kept is None else (kept, "similar")
 
     async def _kept(self, key: bytes, request: InferenceRequest) -> KeptAnswer | None:
         if not _may_be_kept(request):

@@ -264,7 +264,7 @@ class RoutingService:
             inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
         try:
             decision = decide(inputs if place is None else in_experiment(inputs, place))
-            return Routed(decision, verdict.embedding, routing_input.app)
+            return Routed(decision, routing_input.app)
         except NoTierAllowedError as error:
             raise explain_privacy(request, no_tier(error, request, inputs, excluded, served)) from None
 
@@ -444,10 +444,8 @@ class RoutingService:
         target = usual if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            reading = model.read(drawn_for_others(routing_input, request.request_id))
-            return VersionPrediction(
-                reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
-            )
+            prediction = model.predict(drawn_for_others(routing_input, request.request_id))
+            return VersionPrediction(prediction, RoutingRule.of_classes(target), model.on_trial)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)

@@ -353,11 +353,7 @@ class Service:
         def generate() -> Generation:
             return make(request, decision, tier, self.routing, admission, self.probes, compared)
 
-        return (
-            generate()
-            if self._cache is None
-            else await self._cache.source(request, decision, generate, routed.embedding)
-        )
+        return generate() if self._cache is None else await self._cache.source(request, decision, generate)
 
     def _stream_of(self, request: InferenceRequest) -> tuple[InferenceRequest, type[Generation]]:
         """The request, and what generates its stream: one that may go on after a failure where caller or knob says so,

@@ -16,7 +16,7 @@ from tiers.errors import ReplicaTry
 from tiers.tier import Usage
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared", "agreed", "differed"]
-CacheUse = Literal["hit", "similar", "shared", "miss"]
+CacheUse = Literal["hit", "shared", "miss"]
 
 
 class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,10 +150,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The requested form, as OpenAI writes it."""
     consent: Consent = ALL
     """Which tiers may see the texts from now on."""
-    cache: CacheUse | None = None
-    """"hit" if the answer was a cached one, "similar" if it was that of another prompt, "shared" if it came from
-    another caller's running request, "miss" if it had to be made; None without a cache. Tokens of an answer that was
-    not made for this request are recorded but cost nothing.
+    cache: Literal["hit", "shared", "miss", "similar"] | None = None
+    """"hit" if the answer was a cached one, "shared" if it came from another caller's running request, "miss" if it had
+    to be made; None without a cache. Older records may say "similar": the answer was that of a similar prompt. Tokens
+    of an answer that was not made for this request are recorded but cost nothing.
     """
     tags: dict[str, str] | None = None
     """The caller's `metadata`, by which bills are split."""

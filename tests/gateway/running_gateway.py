@@ -92,7 +92,6 @@ class RunningGateway:
         self.classifier.reset()
         if isinstance(self.operations.cache.store, MemoryStore):
             self.operations.cache.store.clear()
-        self.operations.cache.similar.clear()
 
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]

@@ -1,20 +1,14 @@
 """A classifier with scripted predictions."""
 
-from collections.abc import Callable
 from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from classifier.decision import Prediction
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.experiment_split import Split
-from gateway.inference.classifier_versions import Reading
 
 
 class ScriptedClassifier:
-    """Predicts `p_ok` and `novelty` for every prompt; raises `error` instead if it is set. `embedding` makes the vector
-    of a prompt; None: there is none."""
+    """Predicts `p_ok` and `novelty` for every prompt; raises `error` instead if it is set."""
 
     on_trial = False
 
@@ -29,7 +23,6 @@ class ScriptedClassifier:
         self.version = "scripted"
         self.error: Exception | None = None
         self.experiment: Split | None = None
-        self.embedding: Callable[[RoutingInput], npt.NDArray[np.float32]] | None = None
         self.seen: list[RoutingInput] = []
 
     def split(self) -> Split | None:
@@ -37,10 +30,6 @@ class ScriptedClassifier:
 
     def model_for(self, request_id: str, arm: object = None) -> "ScriptedClassifier":
         return self
-
-    def read(self, given: RoutingInput) -> Reading:
-        prediction = self.predict(given)
-        return Reading(prediction, None if self.embedding is None else self.embedding(given))
 
     def predict(self, given: RoutingInput) -> Prediction:
         self.seen.append(given)

@@ -29,8 +29,6 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     ("quality/learning/kind_names.py", "which while who whom"),
     ("classifier/features/surface_features.py", "what who whom"),
     ("classifier/features/follow_up_model.py", "theirs he she his her him"),
-    ("gateway/inference/similar_prompts.py", "that|there|it|he|she"),
-    ("gateway/inference/similar_prompts.py", "what|who|whom|whose"),
     # The name of an event in audit rows.
     ("gateway/operations/dashboard/sign_in/login.py", "session.begun"),
     ("gateway/operations/dashboard/sign_in/login_limit.py", "session.begun"),

@@ -37,7 +37,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gateway/inference/answer_stores.py": _CACHE,
     "gateway/inference/response_cache.py": _CACHE,
     "gateway/inference/shared_generation.py": _CACHE,
-    "gateway/inference/similar_prompts.py": _CACHE,
     "tiers/catalog/pricing.py": _tests("tiers/catalog", "pricing", "price_list"),
 }  # fmt: skip
 

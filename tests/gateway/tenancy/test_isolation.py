@@ -4,11 +4,9 @@ from typing import Any
 
 import httpx
 import msgspec
-import numpy as np
 import pytest
 import pytest_asyncio
 
-from gateway.inference.answer_stores import CacheKnobs
 from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.running_gateway import RunningGateway
 
@@ -116,27 +114,6 @@ async def test_an_answer_is_given_again_to_its_own_tenant_alone(aio: RunningGate
     question = [{"role": "user", "content": "What did the tenant ask before?"}]
     said = [(await asked(aio, keys[name], question)).headers["x-aio-cache"] for name in ("ada", "bob", "ada", "ann")]
     assert said == ["miss", "miss", "hit", "hit"]
-
-
-async def test_another_wording_gets_an_answer_of_its_own_tenant_alone(
-    aio: RunningGateway, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        aio.operations.cache.knobs, "active", CacheKnobs(semantic=True, semantic_threshold=0.5, ttl_seconds=600)
-    )
-    aio.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
-    wordings = [
-        "Who's the owner of this?",
-        "who is the owner of this",
-        "Who is the owner of this",
-        "Who is the owner of this?",
-    ]
-    asks = zip(("ada", "bob", "ada", "ann"), wordings, strict=True)
-    said = [
-        (await asked(aio, keys[name], [{"role": "user", "content": text}])).headers["x-aio-cache"]
-        for name, text in asks
-    ]
-    assert said == ["miss", "miss", "similar", "similar"]
 
 
 async def test_files_and_batches_belong_to_the_team(aio: RunningGateway, keys: dict[str, str]) -> None:

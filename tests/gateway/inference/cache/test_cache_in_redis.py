@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest_asyncio
 
 from gateway.base.settings import Settings
@@ -61,19 +60,6 @@ async def test_with_redaction_answers_stay_in_memory_and_redis_gets_none(
         assert gateway.operations.redis is not None
         kept = await gateway.operations.redis.ask(lambda redis: redis.keys("aio:answer:*"))
     assert kept == []
-
-
-async def test_other_wordings_are_known_where_they_were_answered_alone(
-    pair: tuple[RunningGateway, RunningGateway],
-) -> None:
-    for gateway in pair:
-        gateway.operations.cache.knobs.change({"semantic": True})
-        gateway.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
-    one, other = pair
-    assert await asked(one) == (200, "miss")
-    await until_kept(one)
-    reworded = BODY | {"messages": [{"role": "user", "content": "say hello"}]}
-    assert [await asked(one, reworded), await asked(other, reworded)] == [(200, "similar"), (200, "miss")]
 
 
 async def until_kept(gateway: RunningGateway) -> None:

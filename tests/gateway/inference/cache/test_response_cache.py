@@ -369,6 +369,8 @@ async def test_operators_switch_it_off_and_every_change_is_in_the_history(gatewa
     shown = (await admin.get("/v1/admin/knobs/cache")).json()
     assert (shown["store"], shown["entries"], shown["knobs"]["ttl_seconds"]) == ("memory", 1, 50.5)
 
+    unknown = await admin.patch("/v1/admin/knobs/cache", json={"semantic": True})
+    assert (unknown.status_code, "semantic" in unknown.text) == (400, True)
     refused = await admin.patch("/v1/admin/knobs/cache", json={"ttl_seconds": 0})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttl_seconds")
     history = (await admin.get("/v1/admin/knobs/changes", params={"limit": 4})).json()["changes"]

@@ -92,8 +92,7 @@ async def test_answers_of_an_earlier_process_are_kept_for_the_rest_of_their_time
 
 def test_the_usual_bounds() -> None:
     assert msgspec.structs.asdict(CacheKnobs()) == {
-        "enabled": True, "ttl_seconds": 30.0, "max_entries": 10_000, "max_bytes": 67_108_864, "semantic": False,
-        "semantic_threshold": 0.99,
+        "enabled": True, "ttl_seconds": 30.0, "max_entries": 10_000, "max_bytes": 67_108_864,
     }  # fmt: skip
 
 
