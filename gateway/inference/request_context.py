@@ -122,9 +122,9 @@ class SessionSteps(msgspec.Struct, frozen=True):
     learning: SessionLearning
 
     def step_of(
-        self, request: InferenceRequest, history: History, inputs: PolicyInputs, prompt_tokens: int
+        self, request: InferenceRequest, history: History, pinned: int | None, prompt_tokens: int
     ) -> SessionStep:
-        """Return the step with its rule, which a pinned request has none of. `inputs`: of its decision, without it."""
+        """Return the step with its rule; a request that is `pinned` to a tier has no rule."""
         parent = self.conversations.tier_of_parent(request)
         known = Known(
             id=self.conversations.id_of(request, history),
@@ -142,7 +142,7 @@ class SessionSteps(msgspec.Struct, frozen=True):
         step = next_step(request, known, self.served.catalog, self.knobs, prompt_tokens, request.created_at)
         if step.at == "loop" and (p_bad := self.learning.p_bad(step, request.caller.tenant)) is not None:
             step = msgspec.structs.replace(step, p_bad=p_bad)
-        if inputs.pinned_tier is None:
+        if pinned is None:
             return step
         return msgspec.structs.replace(step, rule="free", because="", rest_usd=[], trouble=None)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from classifier.complexity.quality_setting import QualitySetting, target_of
-from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
+from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs, SessionStep
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import barred_tiers, decide, heuristic_prediction, may_answer
@@ -61,8 +61,11 @@ from tiers.tier import Tier, TierLoad
 if TYPE_CHECKING:
     from gateway.inference.rules_and_chains import RuleResult, StandIn
 
+log = logging.getLogger(__name__)
+
 # Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
 LONG_TEXT_BYTES_PER_TOKEN = 16
+_STARTING = TierLoad(healthy=False)
 
 
 def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
@@ -115,9 +118,22 @@ def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int |
     return tokens if tokens <= most else None
 
 
-log = logging.getLogger(__name__)
+class _Situation(msgspec.Struct, frozen=True):
+    """What is known of a request before it is classified."""
 
-_STARTING = TierLoad(healthy=False)
+    request: InferenceRequest
+    routing_input: RoutingInput
+    history: History
+    served: ServedCatalogue
+    """The catalogue as it serves the requested name, or the name of what stands in for it."""
+    pinned: int | None
+    loads: Mapping[int, TierLoad]
+    excluded: Excluded
+    exclusions: list[Exclusion]
+    """What may not answer after the rules and after a failure of the fast path."""
+    rule_result: "RuleResult | None"
+    stand_in: "StandIn | None"
+    """What answers in place of the entry that the request names."""
 
 
 class RoutingService:
@@ -167,8 +183,8 @@ class RoutingService:
             await self._count_in_doubt(request)
             if getattr(self.classifier, "is_quick", False):
                 return
-            place = self._experiment_arm(request)
-            version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
+            assignment = self._experiment_arm(request)
+            version = self.classifier.model_for(request.request_id, None if assignment is None else assignment.arm)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
             if (
                 getattr(version, "slow", False)
@@ -223,6 +239,26 @@ class RoutingService:
 
     def _routed(self, request: InferenceRequest, failed: Exclusion | None) -> Routed:
         """Choose a tier, as `routed`. `failed`: that of the fast path, which the ordinary route replaces."""
+        situation = self._situation(request, failed)
+        routing_input, rule_result = situation.routing_input, situation.rule_result
+        if (rule_result is None or rule_result.leaves_edge) and (edge := self._edge(request, failed)) is not None:
+            verdict = unclassified(routing_input, self.served.strongest, self.active_target)
+            inputs = self._policy_inputs(situation, verdict, edge)
+            if may_answer(inputs, edge.tier):
+                return Routed(decide(inputs), app=routing_input.app)
+        assignment = self._experiment_arm(request)
+        usual = None if rule_result is None else rule_result.quality
+        verdict = self._verdict(request, routing_input, None if assignment is None else assignment.arm, usual)
+        inputs = self._policy_inputs(situation, verdict, None)
+        try:
+            decision = decide(inputs if assignment is None else in_experiment(inputs, assignment))
+            return Routed(decision, routing_input.app)
+        except NoTierAllowedError as error:
+            refusal = no_tier(error, request, inputs, situation.excluded, situation.served)
+            raise explain_privacy(request, refusal) from None
+
+    def _situation(self, request: InferenceRequest, failed: Exclusion | None) -> _Situation:
+        """Return what is known of a request before it is classified. Raises `ApiError`."""
         served = self.served.seen_by(request.requested_model)
         pinned = served.pinned_tier(request.requested_model)
         if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
@@ -242,31 +278,14 @@ class RoutingService:
             name, served = stand_in.name, self.served.seen_by(stand_in.name)
             pinned, loads = served.pinned_tier(name), _loads(served)
             excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
-        barred = excluded.exclusions
         is_ruled = served.rules is not None or served is not self.served
         rule_result = self._ruled(request, name, routing_input, pinned, excluded) if is_ruled else None
-        if rule_result is not None:
-            barred = rule_result.exclusions
+        left_out = excluded.exclusions if rule_result is None else rule_result.exclusions
         if failed is not None:
-            barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        make_policy_inputs = partial(
-            self._make_policy_inputs, request, routing_input, history, pinned, barred, loads, rule_result, served
+            left_out = [*(one for one in left_out if one.tier != failed.tier), failed]
+        return _Situation(
+            request, routing_input, history, served, pinned, loads, excluded, left_out, rule_result, stand_in
         )
-        if (rule_result is None or rule_result.leaves_edge) and (edge := self._edge(request, failed)) is not None:
-            inputs = make_policy_inputs(unclassified(routing_input, self.served.strongest, self.active_target), edge)
-            if may_answer(inputs, edge.tier):
-                return Routed(decide(inputs), app=routing_input.app)
-        place = self._experiment_arm(request)
-        usual = None if rule_result is None else rule_result.quality
-        verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
-        inputs = make_policy_inputs(verdict, None)
-        if stand_in is not None:
-            inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
-        try:
-            decision = decide(inputs if place is None else in_experiment(inputs, place))
-            return Routed(decision, routing_input.app)
-        except NoTierAllowedError as error:
-            raise explain_privacy(request, no_tier(error, request, inputs, excluded, served)) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -274,27 +293,15 @@ class RoutingService:
             return None
         return edge_path(request, self.served.tiers, knobs)
 
-    def _make_policy_inputs(
-        self,
-        request: InferenceRequest,
-        routing_input: RoutingInput,
-        history: History,
-        pinned: int | None,
-        barred: list[Exclusion],
-        loads: Mapping[int, TierLoad],
-        rule_result: "RuleResult | None",
-        served: ServedCatalogue,
-        verdict: VersionPrediction,
-        edge: EdgePath | None,
-    ) -> PolicyInputs:
-        rule = verdict.rule
+    def _policy_inputs(self, situation: _Situation, verdict: VersionPrediction, edge: EdgePath | None) -> PolicyInputs:
+        request, history, served = situation.request, situation.history, situation.served
+        routing_input, client = situation.routing_input, request.client
+        prompt_tokens, is_pinned = routing_input.prompt_tokens, situation.pinned is not None
+        rule, knobs = verdict.rule, self.knobs.active
         costs = predicted_costs(
-            served.catalog,
-            routing_input.prompt_tokens,
-            request.generation.max_tokens,
-            verdict.prediction.predicted_tokens,
+            served.catalog, prompt_tokens, request.generation.max_tokens, verdict.prediction.predicted_tokens
         )
-        inputs = PolicyInputs(
+        return PolicyInputs(
             prediction=verdict.prediction,
             costs=costs,
             quality_target=rule.quality_target,
@@ -302,31 +309,31 @@ class RoutingService:
             objective=rule.objective,
             reference_usd=self.references.of(request.key_id or "", routing_input.app, costs[-1]),
             app=routing_input.app if request.consent.reuse else "",
-            pinned_tier=pinned,
+            pinned_tier=situation.pinned,
             min_tier=request.options.min_tier,
             key_min_tier=request.caller.min_tier,
             max_cost_usd=request.max_cost_usd,
-            exclusions=barred,
-            predicted_waits=[load.predicted_wait_seconds for load in loads.values()],
+            exclusions=situation.exclusions,
+            predicted_waits=[load.predicted_wait_seconds for load in situation.loads.values()],
             most_wait_seconds=self._most_wait_seconds(request),
             canary=verdict.on_trial,
-            observe_tier=self._observed_tier() if pinned is None else None,
+            observe_tier=None if is_pinned else self._observed_tier(),
             edge=edge,
-            constant=self._constant(request) if pinned is None and self.constants else None,
+            constant=None if is_pinned or not self.constants else self._constant(request),
+            cheapest=None if client is None else cheapest_because(client, knobs.agents_housekeeping),
+            client=None if client is None else client.client,
+            purpose=None if client is None else client.kind,
+            session=self._session_step(situation) if self._follows(request) else None,
             private=None if request.private is None else str(request.private),
-            rules=None if rule_result is None else rule_result.by,
+            rules=None if situation.rule_result is None else situation.rule_result.by,
+            fell_over=None if situation.stand_in is None else situation.stand_in.why,
+            **(circumstances(history, self.served.catalog, prompt_tokens) if history.tiers else {}),
         )
-        if (client := request.client) is not None:
-            cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
-            inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
-        if self._follows(request):
-            steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
-            step = steps.step_of(request, history, inputs, routing_input.prompt_tokens)
-            inputs = msgspec.structs.replace(inputs, session=step)
-        if not history.tiers:
-            return inputs
-        known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
-        return msgspec.structs.replace(inputs, **known) if known else inputs
+
+    def _session_step(self, situation: _Situation) -> SessionStep:
+        steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
+        prompt_tokens = situation.routing_input.prompt_tokens
+        return steps.step_of(situation.request, situation.history, situation.pinned, prompt_tokens)
 
     def _stand_in(
         self,
