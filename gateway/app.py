@@ -276,6 +276,7 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, database, redis, self._show_admin_key)
         )
+        self.catalog.renew_with(tenancy.directory.renew)
         return Stores(database, ledger, outages, redis, tenancy)
 
     async def _start_models(self, stores: Stores) -> Models:
@@ -329,7 +330,9 @@ class Composition:
             prices = partial(routing.references.restore, database, routing.served.strongest)
             await self._restore(prices, "prices of earlier requests")
         await self._restore(partial(routing.answer_lengths.restore, database, routing.served), "lengths of answers")
+        self.catalog.follow(lambda _: models.replica_knobs.renew(routing.served.tiers.values()))
         constant = ConstantFollower(database, routing, self.metrics)
+        self.catalog.renew_with(constant.renew)
         if compares:
             await self._keep(constant.follow, "whether routing pays")
         return Decisions(routing, active, labels, constant)
@@ -345,7 +348,7 @@ class Composition:
         if settings.monitor:
             loop = quality_loop(
                 settings,
-                self.catalog.current,
+                self.catalog,
                 stores.database,
                 models.engine.tiers,
                 encode,
@@ -453,7 +456,7 @@ class Composition:
             ledger=stores.ledger,
             core_knobs=models.core_knobs,
             replica_knobs=models.replica_knobs,
-            reload=self._reload(stores, models, decisions, verification, service),
+            reload=self._reload(stores, models, decisions, service),
             cache=answering.cache,
             privacy=privacy,
             identity_provider=self._identity_provider,
@@ -510,23 +513,18 @@ class Composition:
             )
         )
 
-    def _reload(
-        self, stores: Stores, models: Models, decisions: Decisions, verification: Verification, service: Service
-    ) -> CatalogueReload:
+    def _reload(self, stores: Stores, models: Models, decisions: Decisions, service: Service) -> CatalogueReload:
         """Return what replaces the catalogue of all parts that read it."""
-        settings, loop = self.settings, verification.loop
+        settings = self.settings
         core = models.engine.cores.get(CPU_CORE)
         return CatalogueReload(
             settings,
             service,
             partial(_screen_of, self.metrics),
             decisions.routing.classifier,
-            models.replica_knobs,
             stores.database,
             CoreSwap(core, partial(next_core, settings), models.threads, settings.drain_seconds),
             self.catalog,
-            () if loop is None else (loop.follow_catalogue,),
-            [stores.tenancy.directory.renew, decisions.constant.renew, *(() if loop is None else (loop.renew,))],
             models.engine.targets,
             models.embedders,
         )

@@ -32,10 +32,9 @@ from quality.retraining.training_process import OnProgress, Train, run_training_
 from quality.rollout.experiments import Experiments
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
+from quality.verification.tier_terms import CatalogTerms
 from quality.verification.training_rows import Encode, text_embedder
-from tiers.catalog.catalog import Catalog
-from tiers.catalog.pricing import cost_usd
-from tiers.catalog.tier_spec import Capability
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class QualityLoop:
     def __init__(
         self,
         settings: LoopSettings,
-        catalog: Catalog,
+        catalog: CatalogInUse,
         engine: AsyncEngine,
         tiers: Mapping[int, Tier],
         encode: Encode | None,
@@ -94,7 +93,8 @@ class QualityLoop:
     ) -> None:
         """`shadow_share`: the knob's value now; None is the default's."""
         self._shadow_share = shadow_share
-        self._settings, self._catalog, self._engine = settings, catalog, engine
+        self._settings, self.catalog, self._engine = settings, catalog, engine
+        self._terms = CatalogTerms(catalog)
         self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -108,6 +108,8 @@ class QualityLoop:
         self._rollouts = Rollouts(engine, settings.registry)
         self._experiments = Experiments(engine, settings.registry)
         self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
+        catalog.follow(self._follow_catalogue)
+        catalog.renew_with(self.renew)
 
     async def start(self) -> None:
         """Set up the judges, start verifying, schedule retraining. Continues where an earlier, failed call stopped."""
@@ -115,17 +117,14 @@ class QualityLoop:
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
-                self._settings.monitor(self._catalog),
-                price=self._price,
+                self._settings.monitor(self.catalog.current),
+                terms=self._terms,
                 panel=await self._panel(),
                 encode=self._encode,
                 on_alarm=self.on_alarm,
-                samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
                 redact=self._redact,
-                fingerprints=lambda: self._catalog.tier_fingerprints,
                 shadow_rate=self._shadow_share,
                 on_no_judge=self._want_judge,
-                can=self._can,
             )
         await self.monitor.start()
         await self._judging.start()
@@ -139,13 +138,13 @@ class QualityLoop:
             self._engine,
             PairwiseJudge(strongest, self._judging_fingerprint),
             embed,
-            self._catalog.fingerprint,
+            self.catalog.current.fingerprint,
             self._judging_fingerprint,
         )
 
     @property
     def _judging_fingerprint(self) -> str:
-        return judging_fingerprint(self._catalog.tier_fingerprints[-1])
+        return judging_fingerprint(self._terms.fingerprints[-1])
 
     def _want_judge(self) -> None:
         """An open answer was drawn that no judge can label: the strongest tier is tested as a judge, once."""
@@ -164,7 +163,7 @@ class QualityLoop:
             return False
         self.judge, self._newest_verdict = await self._judge_state(), newest
         may_be_asked = not self._tiers[max(self._tiers)].asks_credential and self.judge.may_be_tested
-        if self._judge_wanted and may_be_asked and self._settings.judging_usd(self._catalog) and self._is_idle():
+        if self._judge_wanted and may_be_asked and self._settings.judging_usd(self.catalog.current) and self._is_idle():
             more = await self._self_calibration().step()
             self.judge = await self._judge_state()
         if labels is not (self.judge.state == "trusted") or (labels and self.judge.calibration != before.calibration):
@@ -172,8 +171,8 @@ class QualityLoop:
         return more
 
     async def _judge_state(self) -> JudgeState:
-        cap_usd = self._settings.judging_usd(self._catalog)
-        return await judge_state(self._engine, self._catalog.fingerprint, self._judging_fingerprint, cap_usd)
+        cap_usd = self._settings.judging_usd(self.catalog.current)
+        return await judge_state(self._engine, self.catalog.current.fingerprint, self._judging_fingerprint, cap_usd)
 
     def _is_idle(self) -> bool:
         loads = [self._tiers[number].load() for number in sorted(self._tiers)]
@@ -184,7 +183,7 @@ class QualityLoop:
 
         def bound(judge: PairwiseJudge, *texts: str) -> float:
             return sum(
-                self._price(
+                self._terms.price_usd(
                     strongest.number,
                     Usage(prompt_tokens=strongest.count_prompt_tokens(request), completion_tokens=judge.max_tokens),
                 )
@@ -195,14 +194,13 @@ class QualityLoop:
             self._engine,
             PairwiseJudge(strongest),
             self._judging_fingerprint,
-            price=partial(self._price, strongest.number),
+            price=partial(self._terms.price_usd, strongest.number),
             bound=bound,
-            cap_usd=self._settings.judging_usd(self._catalog),
+            cap_usd=self._settings.judging_usd(self.catalog.current),
         )
 
-    def follow_catalogue(self, catalog: Catalog) -> None:
-        """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
-        self._catalog = catalog
+    def _follow_catalogue(self, catalog: Catalog) -> None:
+        """Judge and retrain for this catalogue, which is in use now; `renew` sets up its judges."""
         self.judge, self._judge_wanted = JudgeState(), False
         if self.monitor is not None:
             self.monitor.sample_by(self._settings.monitor(catalog).sampling)
@@ -235,9 +233,6 @@ class QualityLoop:
         if self.monitor is not None:
             await self.monitor.close()
 
-    def _can(self, tier: int, needs: frozenset[Capability]) -> bool:
-        return needs <= self._catalog.tier(tier).has
-
     async def upgrade_rate(self) -> UpgradeRate | None:
         """Share of the last verified answers that needed an upgrade; None without a monitor or a database."""
         try:
@@ -245,9 +240,6 @@ class QualityLoop:
         except (SQLAlchemyError, OSError) as error:
             log.warning("the upgrade rate is unknown: %s", error)
             return None
-
-    def _price(self, tier: int, usage: Usage) -> float:
-        return cost_usd(self._catalog.tier(tier), usage)
 
     async def on_alarm(self, alarm: ShiftAlarm | ShareAlarm) -> None:
         """Retrain in the background, unless a retraining is running."""
@@ -283,7 +275,7 @@ class QualityLoop:
         self._repeat_refused(trigger, result)
 
     async def _run(self, trigger: Trigger, due: datetime | None = None) -> RetrainResult:
-        ordered = self._settings.retraining(self._catalog)
+        ordered = self._settings.retraining(self.catalog.current)
         return await run_retraining(self._settings.registry, ordered, self._engine, trigger, due=due)
 
     async def _retrain_owed(self, due: datetime, trigger: Trigger) -> RetrainResult:

@@ -37,9 +37,9 @@ from quality.verification.sampling import (
     refusal,
     would_differ,
 )
+from quality.verification.tier_terms import TierTerms
 from quality.verification.training_rows import Encode
-from quality.verification.verifier import Price, Verifier
-from tiers.catalog.tier_spec import Capability
+from quality.verification.verifier import Verifier
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -67,20 +67,17 @@ class Monitor:
         tiers: Sequence[Tier],
         settings: MonitorSettings,
         *,
-        price: Price,
+        terms: TierTerms,
         panel: Panel,
         encode: Encode | None = None,
         on_alarm: OnAlarm | None = None,
-        samples: Callable[[int], int] = lambda tier: 1,
         redact: RedactText | None = None,
-        fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
         on_no_judge: Callable[[], None] = lambda: None,
-        can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
-        now, if it changes while serving. `on_no_judge`: called if no judge can label a draw. `can`: see `Verifier`."""
+        """`shadow_rate`: that of the sampling now, if it changes while serving. `on_no_judge`: called if no judge can
+        label a draw."""
         self.settings = settings
         self._shadow_rate = shadow_rate
         self._engine = engine
@@ -88,12 +85,10 @@ class Monitor:
         self._verifier = Verifier(
             self._tiers,
             panel,
-            price,
+            terms,
             max_tokens=settings.max_tokens,
-            samples=samples,
             redact=redact,
             opinions=settings.second_opinions,
-            can=can,
             pauses=JudgePauses(clock),
         )
         self._redact, self._on_alarm, self._on_no_judge, self._clock = redact, on_alarm, on_no_judge, clock
@@ -106,7 +101,7 @@ class Monitor:
             self._tiers,
             settings,
             encode=encode,
-            fingerprints=fingerprints,
+            terms=terms,
             learned=self._look_for_shifts,
             clock=clock,
         )

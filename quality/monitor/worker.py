@@ -23,6 +23,7 @@ from quality.verification.job import Exchange, Ruling, VerificationJob
 from quality.verification.judging import MOST_OPINIONS, OpinionsGiven
 from quality.verification.queue import Claim, VerificationQueue
 from quality.verification.sampling import Purpose, SamplingSettings
+from quality.verification.tier_terms import TierTerms
 from quality.verification.training_rows import Encode, training_row
 from quality.verification.verifier import AttemptError, Verifier, Waited
 from tiers.tier import Tier
@@ -221,7 +222,7 @@ class Worker:
         settings: MonitorSettings,
         *,
         encode: Encode | None,
-        fingerprints: Callable[[], Sequence[str]],
+        terms: TierTerms,
         learned: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
     ) -> None:
@@ -229,7 +230,7 @@ class Worker:
         # Until when local models rest, and until when the time that they were busy has been counted.
         self._rests_until = self._counted_until = -math.inf
         self._queue, self._verifier, self._tiers, self._settings = queue, verifier, tiers, settings
-        self._encode, self._fingerprints, self._learned, self._clock = encode, fingerprints, learned, clock
+        self._encode, self._terms, self._learned, self._clock = encode, terms, learned, clock
 
     async def verify_one(self) -> bool:
         """Verify one job; return whether something was done, so that there may be more to do."""
@@ -340,4 +341,4 @@ class Worker:
             encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
-        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._terms.fingerprints)

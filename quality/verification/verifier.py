@@ -2,7 +2,7 @@
 prompt, and the panel compares with the strongest tier's answer."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +36,7 @@ from quality.verification.judging import (
     turns_of,
 )
 from quality.verification.sampling import Purpose
+from quality.verification.tier_terms import TierTerms
 from tiers.catalog.consent import Consent, hidden_from
 from tiers.catalog.tier_spec import Capability
 from tiers.deltas import CollectedChoice
@@ -45,11 +46,11 @@ from tiers.tier import REPLAYED, GenerationRequest, Tier, Usage
 
 
 class AskedTiers:
-    """Looks at `tiers`, cheapest first. `can`: what a tier, by number, supports of what a turn needs."""
+    """Looks at `tiers`, cheapest first."""
 
-    def __init__(self, tiers: Sequence[Tier], can: Callable[[int, frozenset[Capability]], bool]) -> None:
+    def __init__(self, tiers: Sequence[Tier], terms: TierTerms) -> None:
         self._tiers = {tier.number: tier for tier in tiers}
-        self._can = can
+        self._terms = terms
 
     def judged(self, job: VerificationJob) -> list[int]:
         """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
@@ -71,13 +72,15 @@ class AskedTiers:
         self, purpose: Purpose, served: int, needs: frozenset[Capability], would_be: int | None = None
     ) -> str | None:
         """Return why a turn may not be verified for this purpose: a tier that would be asked cannot take it."""
-        lacking = (number for number in self._asked(purpose, served, would_be) if not self._can(number, needs))
+        lacking = (
+            number for number in self._asked(purpose, served, would_be) if not self._terms.supports(number, needs)
+        )
         first = next(lacking, None)
         return None if first is None else f"tier {first} does not support {', '.join(sorted(needs))}"
 
     def takes(self, number: int, job: VerificationJob) -> bool:
         """Whether a tier supports what the turn of `job` needs."""
-        return job.turn is None or self._can(number, job.turn.needs)
+        return job.turn is None or self._terms.supports(number, job.turn.needs)
 
     def _asked(self, purpose: Purpose, served: int, would_be: int | None) -> list[int]:
         """Return the tiers that answer or judge, ascending; none where the job fails before anything is sent."""
@@ -105,9 +108,6 @@ class AskedTiers:
             return [below - 1, below]
         return [below]
 
-
-Price = Callable[[int, Usage], float]
-"""US dollars that a tier (by number) bills for some usage."""
 
 IDLE_PRIORITY = 3
 """In our own cores it runs only while nothing else does (`AddRequest.idle`)."""
@@ -146,33 +146,29 @@ class Verifier:
     strongest tier's answer is the reference; for a shadow it is the served answer.
 
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
-    the served answer, because its cost is measured too. `samples`: the number of sequences
-    that an answer of a tier may be billed for. `redact` is applied to stored texts. `opinions`: the most further
-    answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth. `can`:
-    what a tier, by number, supports of what a turn needs. `pauses`: of the judges, by tenant.
+    the served answer, because its cost is measured too. `redact` is applied to stored texts. `opinions`: the most
+    further answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth.
+    `pauses`: of the judges, by tenant.
     """
 
     def __init__(
         self,
         tiers: Sequence[Tier],
         panel: Panel,
-        price: Price,
+        terms: TierTerms,
         *,
         max_tokens: int,
-        samples: Callable[[int], int] = lambda tier: 1,
         redact: RedactText | None = None,
         opinions: int = MOST_OPINIONS,
-        can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
         pauses: JudgePauses | None = None,
     ) -> None:
         self.panel = panel
         self._pauses = pauses or JudgePauses(time.time)
-        self.asked = AskedTiers(tiers, can)
+        self.asked = AskedTiers(tiers, terms)
         self._tiers = {tier.number: tier for tier in tiers}
         self._strongest = tiers[-1].number
-        self._price = price
+        self._terms = terms
         self._max_tokens = max_tokens
-        self._samples = samples
         self._redact = redact
         self._opinions = opinions
 
@@ -215,7 +211,7 @@ class Verifier:
                 self._bound(
                     number,
                     self._request(job, number),
-                    self._most_tokens(job) * self._samples(number),
+                    self._most_tokens(job) * self._terms.samples(number),
                     self._uncounted(job, number),
                 )
                 for number in [*asked, *again]
@@ -239,8 +235,8 @@ class Verifier:
             asked = [number for number in self._tiers if number != record.tier] if purpose == "probe" else [strongest]
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=long)
         reading = Usage(prompt_tokens=record.prompt_tokens + 2 * long, completion_tokens=long)
-        judging = self._price(strongest, reading) if self.panel.labels_open_answers else 0.0
-        return sum(self._price(number, usage) for number in asked) + MOST_READINGS * len(judged) * judging
+        judging = self._terms.price_usd(strongest, reading) if self.panel.labels_open_answers else 0.0
+        return sum(self._terms.price_usd(number, usage) for number in asked) + MOST_READINGS * len(judged) * judging
 
     def expected_usd(self, job: VerificationJob) -> float:
         """Return about what `job` costs: answers as long as the served one, and a judging model's reading of them."""
@@ -330,7 +326,7 @@ class Verifier:
         if not answer.is_whole:
             return Verdict(answer=answer, label=None, reason=f"the answer of tier {number} is empty or was cut off")
         finding = await find(panel, run.job, number, answer, reference)
-        run.bill += [self._price(self._strongest, usage) for usage in finding.usage]
+        run.bill += [self._terms.price_usd(self._strongest, usage) for usage in finding.usage]
         verdict = Verdict.of(answer, finding)
         return await self._confirmed(run, number, reference, verdict)
 
@@ -357,7 +353,7 @@ class Verifier:
             again=lambda: self._answer(run, compared.tier, second=True),
             ask=lambda number: self._answer_if_it_can(run, number),
         )
-        run.bill += [self._price(self._strongest, used) for used in usage]
+        run.bill += [self._terms.price_usd(self._strongest, used) for used in usage]
         spent = run.cost_usd - before
         if because is None:
             return msgspec.structs.replace(verdict, opinions_usd=spent)
@@ -423,7 +419,7 @@ class Verifier:
             answer.take(delta)
             if delta.end is not None:
                 run.waited.seconds += delta.end.times.queue_seconds
-                run.bill.append(self._price(number, delta.end.usage))
+                run.bill.append(self._terms.price_usd(number, delta.end.usage))
                 cost_usd += run.bill[-1]
         given = Reply(
             text=answer.text, calls=tuple(answer.tool_calls), finish_reason=answer.finish_reason, cost_usd=cost_usd
@@ -480,7 +476,7 @@ class Verifier:
 
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int, uncounted: int = 0) -> float:
         prompt_tokens = self._tiers[number].count_prompt_tokens(request) + uncounted
-        return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
+        return self._terms.price_usd(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
 
 
 def _deciding(panel: Panel, job: VerificationJob) -> list[str]:

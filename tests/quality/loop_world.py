@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from classifier.decision import Decision, PolicyInputs, Prediction
 from inference_core.protocol import StepTimes
 from quality.records.record import Attempt, Record, Timings
 from quality.store.queries import insert_records
+from tiers.catalog.tier_spec import Capability
 from tiers.errors import TierUnavailableError
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
@@ -21,6 +23,24 @@ PROMPT = "What is 3 + 4? Answer with the number only."
 def price(tier: int, usage: Usage) -> float:
     """A dollar per thousand tokens times the tier's number, in any direction."""
     return tier * (usage.prompt_tokens + usage.completion_tokens) / 1000
+
+
+@dataclass
+class ScriptedTerms:
+    """Terms of scripted tiers."""
+
+    price: Callable[[int, Usage], float] = price
+    fingerprints: Sequence[str] = ()
+    can: bool = True
+
+    def price_usd(self, tier: int, usage: Usage) -> float:
+        return self.price(tier, usage)
+
+    def samples(self, tier: int) -> int:
+        return 1
+
+    def supports(self, tier: int, needs: frozenset[Capability]) -> bool:
+        return self.can or not needs
 
 
 def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str = "7", **changes: Any) -> Record:

@@ -18,7 +18,7 @@ from quality.monitor.worker import MonitorSettings
 from quality.retraining.retrain import retrain
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import encoder_of
-from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, ladder, record, rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in
 
 pytestmark = pytest.mark.processes
@@ -40,7 +40,7 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
         engine,
         ladder(strongest),
         EVERYTHING,
-        price=price,
+        terms=ScriptedTerms(),
         panel=await standing_panel(engine),
         encode=encoder_of(lambda: model),
         clock=lambda: 1500.0,

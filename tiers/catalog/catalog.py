@@ -7,6 +7,7 @@ tier may see them: which ones are private, and which guardrails judge them and t
 
 import hashlib
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -355,10 +356,31 @@ def _hash(value: Any) -> str:
 
 
 class CatalogInUse:
-    """The catalogue that serves now, for all who read it later than at the start: a reload replaces `current`, a value
+    """The catalogue that serves now, which every part asks for when it needs it: a reload replaces `current`, a value
     that never changes, in one turn of the event loop."""
 
-    __slots__ = ("current",)
+    __slots__ = ("_followers", "_renewals", "current")
 
     def __init__(self, catalog: Catalog) -> None:
         self.current = catalog
+        self._followers: list[Callable[[Catalog], None]] = []
+        self._renewals: list[Callable[[], Awaitable[None]]] = []
+
+    def follow(self, follower: Callable[[Catalog], None]) -> None:
+        """Call `follower` with each catalogue that replaces the current one, in the same turn of the event loop."""
+        self._followers.append(follower)
+
+    def renew_with(self, renewal: Callable[[], Awaitable[None]]) -> None:
+        """Await `renewal` after each reload that changed a tier; it reports its own failures."""
+        self._renewals.append(renewal)
+
+    def switch_to(self, catalog: Catalog) -> None:
+        """Replace the current catalogue."""
+        self.current = catalog
+        for follower in self._followers:
+            follower(catalog)
+
+    async def renew(self) -> None:
+        """Let all parts read again what depends on the tiers."""
+        for renewal in self._renewals:
+            await renewal()

@@ -34,7 +34,7 @@ from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import exchange_of, failed_calls
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.tier_spec import TierSpec
 from tiers.deltas import CollectedChoice
 from tiers.tier import Tier
@@ -91,7 +91,7 @@ def monitor_settings(settings: Settings, catalog: Catalog) -> MonitorSettings:
 
 def quality_loop(
     settings: Settings,
-    catalog: Catalog,
+    catalog: CatalogInUse,
     engine: AsyncEngine,
     tiers: Mapping[int, Tier],
     encode: Encode | None,

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from gateway.base.settings import Settings
 from gateway.inference.class_prior import class_prior
 from gateway.inference.classifier_versions import ActiveClassifier, Classifier
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
@@ -60,8 +59,8 @@ class CatalogueReload:
     any others, that core too (`swap`), and embeddings of servers elsewhere come and go; GPU groups, engines and cores
     elsewhere may only change prices and objectives, anything else needs a new process.
 
-    A rejected catalogue changes nothing. Running answers keep their tier and price. In the turn of the switch `catalog`
-    gets the new one, and `followers` are given it. `renewals`: callbacks after it, which report failures.
+    A rejected catalogue changes nothing. Running answers keep their tier and price. `catalog` gets the new one, and
+    passes it on to all that follow it.
     """
 
     def __init__(
@@ -70,12 +69,9 @@ class CatalogueReload:
         service: Service,
         screen_of: ScreenOf,
         classifier: Classifier,
-        replica_knobs: ReplicaKnobs,
         database: AsyncEngine,
         swap: CoreSwap,
         catalog: CatalogInUse,
-        followers: Sequence[Callable[[Catalog], None]] = (),
-        renewals: Sequence[Callable[[], Awaitable[None]]] = (),
         targets: dict[str, Tier] | None = None,
         embedders: "dict[str, Embedder | EmbeddingClient] | None" = None,
     ) -> None:
@@ -83,8 +79,7 @@ class CatalogueReload:
         those that are started, by name, and `embedders`; both follow the catalogue."""
         self._settings, self._service, self._screen_of = settings, service, screen_of
         self._routing, self._classifier = service.routing, classifier
-        self._replica_knobs, self._database = replica_knobs, database
-        self._swap, self._catalog, self._followers, self._renewals = swap, catalog, followers, renewals
+        self._database, self._swap, self._catalog = database, swap, catalog
         self._targets = {} if targets is None else targets
         self._embedders = {} if embedders is None else embedders
         self._turn = asyncio.Lock()
@@ -139,8 +134,8 @@ class CatalogueReload:
             if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, catalog, self._settings.data_path)
                 await self._classifier.serve_catalogue(catalog.fingerprint, prior)
-            for renew in self._renewals if changed else ():
-                await renew()
+            if changed:
+                await self._catalog.renew()
             done = Reloaded(
                 catalogue=self._settings.catalog,
                 fingerprint=catalog.fingerprint,
@@ -227,12 +222,9 @@ class CatalogueReload:
         for client in exchange_clients(self._embedders, catalog, clients):
             self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
-        served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
-        self._catalog.current = catalog
+        self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
         self._routing.references.clear()
-        for follow in self._followers:
-            follow(catalog)
-        self._replica_knobs.renew(served.tiers.values())
+        self._catalog.switch_to(catalog)
 
     def _exchange_targets(self, catalog: Catalog, started: list[Tier]) -> None:
         """Put the new targets in their places, and end those that are replaced or gone."""

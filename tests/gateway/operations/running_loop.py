@@ -11,7 +11,7 @@ from quality.loop import QualityLoop
 from quality.monitor.monitor import Monitor
 from tests.database_servers import migrated
 from tests.gateway.running_gateway import scripted_tiers
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.tier import Tier
 
@@ -23,7 +23,7 @@ async def made_loop(
     """One of the laptop's catalogue, unless another is given, with its database; it has not started."""
     async with migrated(settings.database) as engine:
         own = {tier.number: tier for tier in scripted_tiers()} if tiers is None else tiers
-        loop = quality_loop(settings, catalog or load_catalog("laptop"), engine, own, encode=None)
+        loop = quality_loop(settings, CatalogInUse(catalog or load_catalog("laptop")), engine, own, encode=None)
         try:
             yield loop, engine
         finally:

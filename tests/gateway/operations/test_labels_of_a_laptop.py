@@ -8,10 +8,11 @@ from migrations.tables.quality import verifications
 from quality.judges.panel import standing_panel
 from quality.monitor.monitor import Monitor
 from quality.store.database import migrate, open_database
+from quality.verification.tier_terms import CatalogTerms
 from tests.gateway.operations.test_labels_of_open_answers import LAPTOP
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import encode
-from tiers.catalog.pricing import cost_usd
+from tiers.catalog.catalog import CatalogInUse
 from tiers.tier import GenerationRequest
 
 pytestmark = pytest.mark.processes
@@ -56,11 +57,9 @@ async def verified(settings: Settings) -> tuple[list[str | None], list[str]]:
         engine,
         world.tiers,
         monitor_settings(Settings(), LAPTOP),
-        price=lambda tier, usage: cost_usd(LAPTOP.tier(tier), usage),
+        terms=CatalogTerms(CatalogInUse(LAPTOP)),
         panel=await standing_panel(engine),
         encode=encode,
-        samples=lambda tier: LAPTOP.tier(tier).samples_per_choice,
-        fingerprints=lambda: LAPTOP.tier_fingerprints,
         clock=world.clock,
     )
     try:

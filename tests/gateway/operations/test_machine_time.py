@@ -63,7 +63,7 @@ async def test_a_reload_to_servers_elsewhere_ends_the_free_time(settings: Settin
     given = msgspec.structs.replace(settings, cold_start_usd=1.0, verification_most_usd=20.0)
     async with running_loop(given, catalog=LAPTOP) as (loop, monitor, _):
         before = (await monitor.status()).budget_usd
-        loop.follow_catalogue(BILLED)
+        loop.catalog.switch_to(BILLED)
         after = (await monitor.status()).budget_usd
 
     assert (before, after) == (20.0, 1.0)

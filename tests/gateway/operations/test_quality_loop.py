@@ -170,7 +170,7 @@ async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) ->
         assert not panel.may_label("Tell me about Lyon.", None)
         assert await draw(20) is panel
         # Another catalogue may have another strongest tier; what is known of this one is read.
-        loop.follow_catalogue(catalog)
+        loop.catalog.switch_to(catalog)
         await draw(40)
         assert loop.judge.state == "refused"
         assert len(strongest.seen) == asked

@@ -18,7 +18,7 @@ from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import Encode, EncodedPrompt
-from tests.quality.loop_world import ScriptedTier, ladder, price, store_request
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, ladder, store_request
 from tiers.tier import Tier
 
 EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
@@ -53,11 +53,10 @@ async def monitor_of(
         engine,
         tiers or ladder(verifier),
         settings,
-        price=price,
+        terms=ScriptedTerms(fingerprints=TIERS),
         panel=panel,
         encode=encode,
         on_alarm=on_alarm,
-        fingerprints=lambda: TIERS,
         clock=clock,
     )
 

@@ -14,7 +14,7 @@ from quality.monitor.monitor import Monitor
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw
 from quality.verification.verifier import Verifier
-from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, ladder, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, running_monitor, serve
 
 DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
@@ -106,7 +106,7 @@ async def test_a_prompt_of_more_tokens_than_its_text_lets_expect_is_reserved_for
     panel = (await monitor_of(engine, ScriptedTier())).panel
     judges = [*panel.judges, PairwiseJudge(ScriptedTier())]
     trusted = panel.calibrations | {"pairwise": panel.calibrations["exact"]}
-    verifier = Verifier(ladder(ScriptedTier()), Panel(judges, trusted), price, max_tokens=64, opinions=0)
+    verifier = Verifier(ladder(ScriptedTier()), Panel(judges, trusted), ScriptedTerms(), max_tokens=64, opinions=0)
     await store_request(engine, record("r"))
     queue = VerificationQueue(engine, EVERY, lease_seconds=600.0, max_attempts=3)
     await queue.add(record("r"), DRAWN, 1400.0)

@@ -22,7 +22,15 @@ from quality.verification.sampling import Draw, SamplingSettings, Spending, atte
 from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.judges.scripted_replies import always
-from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
+from tests.quality.loop_world import (
+    ScriptedTerms,
+    ScriptedTier,
+    ladder,
+    record,
+    rows,
+    store_request,
+    unavailable,
+)
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, running_monitor, serve
 from tiers.conversation import Call, Tool, Tooling, Turn
 from tiers.tier import GenerationRequest, TierLoad
@@ -189,7 +197,7 @@ async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_
 ) -> None:
     rate, panel = [0.0], (await monitor_of(engine, ScriptedTier())).panel
     monitor = Monitor(
-        engine, ladder(ScriptedTier()), NO_OPINIONS, price=price, panel=panel,
+        engine, ladder(ScriptedTier()), NO_OPINIONS, terms=ScriptedTerms(), panel=panel,
         shadow_rate=lambda: rate[0], clock=lambda: 1500.0,
     )  # fmt: skip
     monitor.offer(watched("none", 2))
@@ -256,7 +264,9 @@ async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEng
 async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
     calls = Panel([ExactJudge()], {json_answers.NAME: msgspec.structs.replace(TRUSTED, judge=json_answers.NAME)})
     settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
-    monitor = Monitor(engine, ladder(ScriptedTier()), settings, price=price, panel=calls, clock=lambda: 1500.0)
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), settings, terms=ScriptedTerms(), panel=calls, clock=lambda: 1500.0
+    )
     await store_request(engine, record("r"))
     await monitor.start()
     await monitor.drain()
@@ -288,7 +298,7 @@ async def test_an_answer_with_calls_waits_for_its_results_and_a_judge_of_calls(e
 
     panel = (await monitor_of(engine, ScriptedTier())).panel
     monitor = Monitor(
-        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, on_no_judge=count, clock=lambda: 1500.0
+        engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(), panel=panel, on_no_judge=count, clock=lambda: 1500.0
     )
     for number in range(2):
         await store_request(engine, record(f"r-{number}"))
@@ -329,7 +339,7 @@ async def test_a_turn_whose_tools_are_forced_needs_a_judge_of_calls(
 async def test_a_tier_that_cannot_take_a_turn_is_not_asked_and_the_row_says_so(engine: AsyncEngine) -> None:
     panel = (await monitor_of(engine, ScriptedTier())).panel
     monitor = Monitor(
-        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, can=lambda tier, needs: not needs,
+        engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(can=False), panel=panel,
         clock=lambda: 1500.0,
     )  # fmt: skip
     for name, tooling in (("tools", TOOLING), ("plain", None)):
@@ -347,7 +357,7 @@ async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None
 
     panel = (await monitor_of(engine, ScriptedTier())).panel
     monitor = Monitor(
-        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, redact=strike, clock=lambda: 1500.0
+        engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(), panel=panel, redact=strike, clock=lambda: 1500.0
     )
     for name, text in (("kept", "7"), ("lost", "a secret"), ("plain", "")):
         await store_request(engine, record(name))
@@ -385,7 +395,9 @@ async def test_of_a_probe_the_verdicts_that_there_are_teach(engine: AsyncEngine)
 
 async def test_without_an_encoder_verdicts_are_stored_and_nothing_is_learned(engine: AsyncEngine) -> None:
     panel = (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(engine, ladder(ScriptedTier()), NO_OPINIONS, price=price, panel=panel, clock=lambda: 1500.0)
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), NO_OPINIONS, terms=ScriptedTerms(), panel=panel, clock=lambda: 1500.0
+    )
     await monitor.start()
     await serve(monitor, engine, record("r"))
     await monitor.close()

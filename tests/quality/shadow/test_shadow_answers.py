@@ -22,7 +22,7 @@ from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
 from quality.verification.training_rows import EncodedPrompt
 from tests.quality.judges.scripted_replies import always
-from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, record, rows, store_request, unavailable
 from tiers.tier import Tier
 
 EVERY = SamplingSettings(
@@ -51,8 +51,8 @@ async def monitored(
     panel = Panel([ExactJudge()], {"exact": await calibrate(ExactJudge(), graded_pairs())})
     settings = MonitorSettings(sampling=sampling, second_opinions=opinions, retry_seconds=0.0, max_attempts=2)
     monitor = Monitor(
-        engine, tiers, settings, price=price, panel=panel, encode=_encode,
-        fingerprints=lambda: ["one", "two", "three", "four"], **({"clock": lambda: 1500.0} | more),
+        engine, tiers, settings, terms=ScriptedTerms(fingerprints=["one", "two", "three", "four"]),
+        panel=panel, encode=_encode, **({"clock": lambda: 1500.0} | more),
     )  # fmt: skip
     await monitor.start()
     return monitor

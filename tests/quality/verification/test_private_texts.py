@@ -22,7 +22,7 @@ from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, Purpose, SamplingSettings
 from tests.gateway.sinks import Sinks, running_sinks
-from tests.quality.loop_world import price, record, rows, store_request
+from tests.quality.loop_world import ScriptedTerms, record, rows, store_request
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, Consent, CredentialConsent
@@ -65,7 +65,7 @@ class World:
         judges = [ExactJudge(), PairwiseJudge(self.tiers[-1]), SimilarityJudge()]
         panel = Panel(judges, {"exact": calibration, "pairwise": calibration})
         settings = MonitorSettings(sampling=sampling, retry_seconds=0.0, max_attempts=1)
-        return Monitor(self.engine, self.tiers, settings, price=price, panel=panel, clock=lambda: 1500.0)
+        return Monitor(self.engine, self.tiers, settings, terms=ScriptedTerms(), panel=panel, clock=lambda: 1500.0)
 
     async def verify(self, purpose: Purpose, consent: Consent) -> None:
         """Serve a request of this consent, answered by tier 1, and verify all that is drawn."""

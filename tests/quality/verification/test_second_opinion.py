@@ -25,7 +25,7 @@ from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
 from quality.verification.verifier import Verifier
 from tests.quality.judges.scripted_replies import by
-from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, record, rows, store_request, unavailable
 from tiers.tier import GenerationRequest
 
 EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
@@ -53,7 +53,7 @@ async def verified(
         judges, known = [PairwiseJudge(tiers[-1])], {"pairwise": TRUSTED}
     settings = MonitorSettings(sampling=sampling, second_opinions=opinions, max_tokens=max_tokens, retry_seconds=0.0)
     monitor = Monitor(
-        engine, tiers, settings, price=price, panel=Panel(judges, known), encode=_encode, clock=lambda: 1500.0
+        engine, tiers, settings, terms=ScriptedTerms(), panel=Panel(judges, known), encode=_encode, clock=lambda: 1500.0
     )
     await monitor.start()
     await store_request(engine, served)
@@ -217,7 +217,11 @@ async def test_a_tenth_of_planted_errors_makes_no_false_labels(lasting: bool) ->
     labels: dict[int, list[str]] = {}
     for opinions in (0, 2):
         verifier = Verifier(
-            [*tiers, ScriptedTier(reply=planted)], panel, lambda tier, usage: 0.0, max_tokens=64, opinions=opinions
+            [*tiers, ScriptedTier(reply=planted)],
+            panel,
+            ScriptedTerms(lambda tier, usage: 0.0),
+            max_tokens=64,
+            opinions=opinions,
         )
         jobs = [
             VerificationJob(

@@ -23,7 +23,7 @@ from quality.store.database import migrate, open_database
 from quality.verification.sampling import sampling_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
-from tests.quality.loop_world import ScriptedTier, record
+from tests.quality.loop_world import ScriptedTerms, ScriptedTier, record
 from tiers.deltas import Delta
 from tiers.tier import AnswerEnd, GenerationRequest, Usage
 
@@ -174,7 +174,12 @@ def _monitor(engine: AsyncEngine, clock: Any) -> Monitor:
     }  # fmt: skip
     panel = Panel([ExactJudge(), PairwiseJudge(tiers[-1])], trusted)
     return Monitor(
-        engine, tiers, MonitorSettings(sampling=sampling, retry_seconds=0.0), price=usd, panel=panel, clock=clock
+        engine,
+        tiers,
+        MonitorSettings(sampling=sampling, retry_seconds=0.0),
+        terms=ScriptedTerms(usd),
+        panel=panel,
+        clock=clock,
     )
 
 
