@@ -7,7 +7,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -436,6 +436,8 @@ class Tooling(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one answer may contain several calls."""
     as_functions: bool = False
     """Whether the caller gave `functions`."""
+    edited: dict[str, Tool] = {}
+    """Tools that were changed for their server, by the caller's names."""
 
     @property
     def is_forced(self) -> bool:
@@ -455,22 +457,28 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What else a request says in the form of its API: the JSON of its other `fields`, by name."""
+class OpaqueFields(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request says in its own dialect alone, or more exactly there. Only that dialect's module reads the fields:
+    it writes them for a server with the same dialect, with what the common form has changed put over them."""
 
-    form: Dialect
+    dialect: Dialect = msgspec.field(name="form")
     fields: dict[str, bytes] = {}
+    """JSON by name."""
     server_tools: tuple[str, ...] = ()
-    """The types of tools among them that the provider itself runs."""
-    betas: str = ""
-    """Anthropic's header of the same name."""
-    unsaid: tuple[str, ...] = ()
-    """Names of fields that change the answer and that no other API has."""
+    """Types of the tools among them that the provider itself runs."""
+    lost_elsewhere: tuple[str, ...] = ()
+    """Names of fields that change the answer and that no other dialect has."""
+    says_thinking: bool = False
+    """Whether they say how to think."""
 
     @property
     def size(self) -> int:
         """Bytes of all fields."""
         return sum(map(len, self.fields.values()))
+
+    def with_fields(self, fields: Mapping[str, bytes]) -> "OpaqueFields":
+        """Return them with other fields."""
+        return msgspec.structs.replace(self, fields=dict(fields))
 
 
 class OpaquePiece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -561,8 +569,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that mean something to a provider alone, by OpenAI's names."""
     extra: dict[str, Any] = {}
     """Fields that only some servers know."""
-    native: NativeRequest | None = None
-    """What else the request says in the form of its own API."""
+    opaque: OpaqueFields | None = None
+    """What else the request says in its own dialect."""
     wants_opaque: bool = False
     """Whether the answer is also wanted as the dialect of its server has it."""
     store: bool = True

@@ -393,8 +393,7 @@ def _content(request: InferenceRequest, choice: CollectedChoice) -> tuple[Opaque
     if not _may_keep(request):
         return ()
     blocks = kept_state(choice)
-    carried = None if request.generation.native is None else request.generation.native.form
-    if blocks and blocks[0].dialect == carried:
+    if blocks and request.generation.is_in(blocks[0].dialect):
         return ()
     return tuple(msgspec.structs.replace(block, is_kept=True) for block in blocks)
 

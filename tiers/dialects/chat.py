@@ -199,10 +199,9 @@ class ProviderServer(ChatServer):
         rules = self.rules
         thinks = request.tooling is not None and request.reasoning_effort != "none"
         needed = not rules.chats or (thinks and not rules.thoughts_with_tools) or responses.is_needed(request)
-        is_probe = request.native is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
+        is_probe = request.opaque is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
         wanted = self.form is not None and (needed or (self._remote.responses == "always" and not is_probe))
-        own = request.native is not None and bool(request.native.server_tools)
-        if not wanted or not (own or responses.is_expressible(request)):
+        if not wanted or not (request.server_tools or responses.is_expressible(request)):
             call = super().call(request, max_tokens)
             return msgspec.structs.replace(call, form="chat") if self.form is not None else call
         streamed = self.is_streamed(request)

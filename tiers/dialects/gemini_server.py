@@ -217,7 +217,7 @@ def content_parts(message: Turn) -> list[Part]:
 
 
 def _thinking(model: str, request: GenerationRequest) -> ThinkingConfig | None:
-    if request.native is not None and (said := request.native.fields.get("thinkingConfig")) is not None:
+    if (said := request.fields_in(DIALECT).get("thinkingConfig")) is not None:
         return msgspec.json.decode(said, type=ThinkingConfig)
     effort, budget = request.reasoning_effort, request.reasoning_budget
     if effort is None and budget is None:
@@ -252,7 +252,7 @@ _MODES: dict[str, CallingMode] = {"none": "NONE", "auto": "AUTO"}
 
 def _own_fields(request: GenerationRequest) -> dict[str, Any]:
     """Return what a caller of this API said that no other has."""
-    given = {} if request.native is None else request.native.fields
+    given = request.fields_in(DIALECT)
     return {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
 
 

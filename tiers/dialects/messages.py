@@ -26,6 +26,8 @@ from tiers.tier import Delta, Usage
 
 NAME = "Anthropic"
 DIALECT: Dialect = "messages"
+BETAS = "anthropic-beta"
+"""A header of requests: names of features that are not in the API yet."""
 _NOTHING = msgspec.Raw(b"")
 _encode = msgspec.json.Encoder().encode
 UNSIGNED = "YWlvLXVuc2lnbmVk"
@@ -162,6 +164,7 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: Any = None
 
 
 # Threads decode parts of long conversations.

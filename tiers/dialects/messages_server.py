@@ -16,7 +16,6 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
     Dialect,
     Media,
-    NativeRequest,
     Text,
     Turn,
 )
@@ -28,15 +27,17 @@ from tiers.dialects.dialect import (
     ServerDialect,
     answer_schema,
     check_provider,
+    edited_tools,
     is_system,
     media_of,
     media_parts,
     missing_model,
+    overlaid,
     published_by,
     system_text,
 )
 from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.messages import DIALECT, INTERLEAVED, NAME, TURN
+from tiers.dialects.messages import BETAS, DIALECT, INTERLEAVED, NAME, TURN
 from tiers.dialects.messages_answer import read_event, read_whole
 from tiers.dialects.refusals import without_extras
 from tiers.dialects.rules import BUDGET, dropped_fields
@@ -58,8 +59,7 @@ SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 # Fields of a caller of the same API that no other has, or that are said more exactly there.
 SAME_FIELDS = (
-    "max_tokens", "tools", "tool_choice", "cache_control", "context_management", "container", "inference_geo",
-    "mcp_servers", "speed",
+    "max_tokens", "cache_control", "context_management", "container", "inference_geo", "mcp_servers", "speed",
 )  # fmt: skip
 MARK = "cache_control"
 _MARK = b'"cache_control"'
@@ -112,7 +112,7 @@ class MessagesServer(ServerDialect):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the API needs a limit"
-        messages, native = request.messages or [], request.native
+        messages = request.messages or []
         streamed = self.is_streamed(request)
         path, head = self._addressed(streamed=streamed)
         body: dict[str, Any] = head | {
@@ -124,7 +124,7 @@ class MessagesServer(ServerDialect):
             body["system"] = system
         if request.stop:
             body["stop_sequences"] = list(request.stop)
-        body |= tool_fields(request) | same_fields(native)
+        body |= tool_fields(request) | same_fields(request)
         thinking = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, thinking)
         passed, known = passed_fields(request.passed)
@@ -134,7 +134,8 @@ class MessagesServer(ServerDialect):
             added = (MARK,)
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
-        headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
+        betas = betas_of(request)
+        headers = ((BETAS.encode(), betas.encode()),) if betas else ()
         body, unknown = self.with_own_fields(body | thinking | sampling | passed, request)
         return ServerCall(path, _encode(body), streamed, dropped + unknown, added, headers)
 
@@ -147,7 +148,7 @@ class MessagesServer(ServerDialect):
         output = {}
         if (schema := answer_schema(request, NAME)) is not None:
             output["format"] = {"type": "json_schema", "schema": schema}
-        same = native_thinking(self._remote.model, request, max_tokens)
+        same = same_thinking(self._remote.model, request, max_tokens)
         if same is not None:
             return ({"output_config": output} if output else {}) | same
         fields = thinking_fields(self._remote.model, request, max_tokens)
@@ -186,11 +187,12 @@ class VertexMessagesServer(MessagesServer):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`. It has one class of service, and not all betas of Anthropic's own API."""
-        native, passed = request.native, request.passed
+        betas, passed = betas_of(request), request.passed
         lost: tuple[str, ...] = ()
-        if native is not None and native.betas and (betas := taken_betas(native.betas)) != native.betas:
-            request = msgspec.structs.replace(request, native=msgspec.structs.replace(native, betas=betas))
-            lost += ("anthropic-beta",)
+        if request.opaque is not None and (taken := taken_betas(betas)) != betas:
+            opaque = request.opaque.with_fields(request.opaque.fields | {BETAS: _encode(taken)})
+            request = msgspec.structs.replace(request, opaque=opaque)
+            lost += (BETAS,)
         if "service_tier" in passed:
             others = {name: value for name, value in passed.items() if name != "service_tier"}
             request = msgspec.structs.replace(request, passed=others)
@@ -201,6 +203,12 @@ class VertexMessagesServer(MessagesServer):
     def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
         method = "streamRawPredict" if streamed else "rawPredict"
         return f"{self._model}:{method}", {"anthropic_version": _VERTEX_VERSION}
+
+
+def betas_of(request: GenerationRequest) -> str:
+    """Return the caller's header `anthropic-beta`, "" for none."""
+    said = request.fields_in(DIALECT).get(BETAS)
+    return "" if said is None else msgspec.json.decode(said, type=str)
 
 
 def taken_betas(betas: str) -> str:
@@ -290,17 +298,17 @@ def source_of(block: Media) -> MediaBody:
     return media
 
 
-def same_fields(native: NativeRequest | None) -> dict[str, Any]:
-    """Return the fields of a caller of the same API that go on as they are."""
-    if native is None:
-        return {}
-    return {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
+def same_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return the fields of a caller of the same API that go on as they are, but for what its tools were changed to."""
+    given = request.fields_in(DIALECT)
+    tools = edited_tools(given, request.tooling, "input_schema")
+    return tools | {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
 
 
 def is_marked(request: GenerationRequest) -> bool:
     """Whether the caller has marked what is to be cached."""
-    native = request.native
-    if native is not None and (MARK in native.fields or any(_MARK in said for said in native.fields.values())):
+    given = request.fields_in(DIALECT)
+    if MARK in given or any(_MARK in said for said in given.values()):
         return True
     if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
         return True
@@ -328,28 +336,29 @@ def _marked(block: Block) -> dict[str, Any]:
     return plain | {MARK: _CACHED}
 
 
-def native_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
-    """Return `thinking` and `output_config` of a caller of the same API as they are; None where the model does not take
-    them so: one kind of models takes budgets, the other `adaptive`."""
-    native = request.native
-    if native is None or not {"thinking", "output_config"} & native.fields.keys():
+def same_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
+    """Return `thinking` and `output_config` of a caller of the same API, with the effort that its server takes; None
+    where the model does not take them so: one kind of models takes budgets, the other `adaptive`."""
+    given = request.fields_in(DIALECT)
+    if not {"thinking", "output_config"} & given.keys():
         return None
     takes_budgets = model.startswith(BUDGET_MODELS)
     fields: dict[str, Any] = {}
-    if (said := native.fields.get("thinking")) is not None:
+    if (said := given.get("thinking")) is not None:
         asked = msgspec.json.decode(said, type=dict[str, Any])
         if asked.get("type") == "enabled":
-            fits = asked.get("budget_tokens", 0) < max_tokens or INTERLEAVED in native.betas
+            fits = asked.get("budget_tokens", 0) < max_tokens or INTERLEAVED in betas_of(request)
             if not fits or not (takes_budgets or model.startswith(HYBRID_MODELS)) or is_cut_off(request):
                 return None
         elif asked.get("type") != "disabled" and takes_budgets:
             return None
         fields["thinking"] = msgspec.Raw(said)
-    if (said := native.fields.get("output_config")) is not None:
-        output = msgspec.json.decode(said, type=dict[str, Any])
-        if takes_budgets and "effort" in output and not model.startswith("claude-opus-4-5"):
+    if (said := given.get("output_config")) is not None:
+        effort = request.reasoning_effort
+        if takes_budgets and effort is not None and not model.startswith("claude-opus-4-5"):
             return None
-        fields["output_config"] = msgspec.Raw(said)
+        if (output := overlaid(said, effort=effort)) is not None:
+            fields["output_config"] = output
     return fields
 
 

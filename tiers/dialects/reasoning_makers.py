@@ -9,22 +9,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
-from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
+from tiers.conversation import Dialect, Opaque, Thought, Turn
 from tiers.dialects.chat_state import state_names, state_of, with_kept_state, without_state
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.rules import THOUGHTS
 from tiers.tier import Delta, GenerationRequest
-
-_MARK = b'"cache_control"'
-
-
-def _marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
-    """Return the tools with a mark on the last one, where one of a native request's has it."""
-    if _MARK not in native.fields.get("tools", b"") or not tooling.tools:
-        return tooling
-    last = msgspec.structs.replace(tooling.tools[-1], cache_control={"type": "ephemeral"})
-    return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
-
 
 MOST = 100_000
 """Seals that are known at a time; about 20 MB."""
@@ -90,7 +79,7 @@ class ReasoningMakers:
         """Return the request without what is in the form of another API than `dialect`, or is reasoning that another
         model than `maker` made; and the names of what a chat's caller gave of the latter. `is_only_server`,
         `is_only_maker`: no other tier has the API, or could have made reasoning in it. `is_own`: see `_owned`."""
-        messages, native, tooling = request.messages, request.native, request.tooling
+        messages = request.messages
         lost: tuple[str, ...] = ()
         if messages is not None:
             own, left = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
@@ -100,10 +89,8 @@ class ReasoningMakers:
                 name for place, names in left.items() for name in names
                 if name != THOUGHTS or not _is_as_written(given[place], messages[place], dialect.form)
             ))  # fmt: skip
-        if dialect.rules.cache_points and native is not None and tooling is not None:
-            tooling = _marked_tools(tooling, native)
-        native = native if native is not None and native.form == dialect.form else None
-        return msgspec.structs.replace(request, messages=messages, native=native, tooling=tooling), lost
+        opaque = request.opaque if request.is_in(dialect.form) else None
+        return msgspec.structs.replace(request, messages=messages, opaque=opaque), lost
 
     def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
         """`maker` has made the reasoning that is sealed in `deltas` now."""

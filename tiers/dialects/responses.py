@@ -23,7 +23,7 @@ from tiers.conversation import (
     UrlCitation,
 )
 from tiers.dialects.chat_chunk import TICKS
-from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
+from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of, edited_tools, overlaid
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, SEALED_REASONING, SaidItem
@@ -65,9 +65,9 @@ def is_expressible(request: GenerationRequest) -> bool:
 
 def is_needed(request: GenerationRequest) -> bool:
     """Whether the request loses something as a chat: its reasoning next to tools, or what only this API has."""
-    native = request.native
-    if native is not None and native.form == "responses":
-        if native.server_tools or any(name in native.fields for name in _NEEDING) or _has_custom_tools(native.fields):
+    if request.is_in(FORM):
+        given = request.fields_in(FORM)
+        if request.server_tools or any(name in given for name in _NEEDING) or _has_custom_tools(given):
             return True
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
@@ -106,7 +106,6 @@ def request_body(
     remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool
 ) -> dict[str, Any]:
     """Return the body of a request."""
-    native = request.native
     body: dict[str, Any] = {
         "model": remote.model,
         "input": [item for message in request.messages or () for item in _items(message)],
@@ -121,13 +120,25 @@ def request_body(
         if value != 1.0 or name in request.given:
             body[name] = value
     body |= {name: request.passed[name] for name in _PASSED if name in request.passed}
-    if native is None:
-        return body | _asked(request)
-    return body | {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
+    return body | (_same_fields(request) if request.is_in(FORM) else _asked(request))
+
+
+def _same_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return what a caller of this API asks for as it is, but for what its server takes in another form."""
+    given = request.fields_in(FORM)
+    fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
+    fields |= edited_tools(given, request.tooling, "parameters")
+    fields["reasoning"] = overlaid(given.get("reasoning", b"{}"), effort=request.reasoning_effort)
+    if fields["reasoning"] in (None, b"{}"):
+        del fields["reasoning"]
+    if request.tooling is not None and "parallel_tool_calls" not in request.given:
+        # Its server refuses the field.
+        fields.pop("parallel_tool_calls", None)
+    return fields
 
 
 def _include(request: GenerationRequest) -> list[str]:
-    given = b"[]" if request.native is None else request.native.fields.get("include", b"[]")
+    given = request.fields_in(FORM).get("include", b"[]")
     return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(given, type=list[str])]))
 
 

@@ -152,7 +152,7 @@ _STAYS_HERE = _SERVED_BY | {
     "meter",
     "prompts_read",
 }
-_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "native", "sampling"}
+_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "opaque", "sampling"}
 _SENT_FIELDS = tuple(
     name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
 )
@@ -210,10 +210,10 @@ def texts_of(request: InferenceRequest) -> SentTexts:
     fields += [(name, getattr(asked.sampling, name)) for name in asked.sampling.__struct_fields__]
     for name, value in (*fields, *asked.passed.items(), *asked.extra.items()):
         read(name, value)
-    if asked.native is not None:
-        for name, raw in asked.native.fields.items():
+    if asked.opaque is not None:
+        for name, raw in asked.opaque.fields.items():
             read(name, raw)
-        read("anthropic-beta", (asked.native.betas, asked.native.server_tools))
+        read("tools", asked.server_tools)
     if request.trace is not None:
         read("tracestate", request.trace.state)
     return SentTexts(read.groups, said, unreadable(request))
