@@ -52,8 +52,6 @@ class Opaque(_Block, frozen=True, gc=False):
     type: str = ""
     seal: str = ""
     """The signature or the encrypted text of reasoning, which only the model that made it can read."""
-    is_kept: bool = False
-    """Whether the gateway has it from the answer itself; the caller did not send it."""
 
 
 class Text(_Block, frozen=True):
@@ -200,6 +198,9 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     maker: str = ""
     """The server and model that answered with it, "" if that is not known; no other one gets its thoughts and what is
     in its dialect alone."""
+    recalled: tuple[Opaque, ...] = ()
+    """What its server said in its dialect, from the gateway's memory. It goes where the caller itself gives nothing in
+    that dialect."""
 
     @classmethod
     def of(
@@ -238,8 +239,12 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     call_id = _Read[str | None]()
     """Of the call whose result it is; None for another turn."""
     opaque = _Read[tuple[Opaque, ...]]()
-    is_plain = _Read[bool]()
-    """Whether every model may read all of it."""
+    has_plain_blocks = _Read[bool]()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every model may read all of it."""
+        return self.has_plain_blocks and not self.recalled
 
     @property
     def is_text(self) -> bool:
@@ -247,10 +252,10 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return len(self.blocks) == 1 and type(self.blocks[0]) is Text
 
     def written(self, dialect: Dialect | None) -> tuple[Opaque, ...]:
-        """Return what it is in `dialect`: as the caller gave it, else as it was kept; empty if it has to be said there
-        by its other blocks."""
+        """Return what it is in `dialect`: as the caller gave it, else as it is recalled; empty if it has to be said
+        there by its other blocks."""
         said = [block for block in self.opaque if block.dialect == dialect]
-        return tuple([block for block in said if not block.is_kept] or said)
+        return tuple(said or [block for block in self.recalled if block.dialect == dialect])
 
     @property
     def media_tokens(self) -> int:
@@ -321,13 +326,13 @@ def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
             found["call_id"], content = block.call_id, block.blocks
         elif type(block) is Call:
             calls += (block,)
-            found["is_plain"] = found["is_plain"] and block.source is None
+            found["has_plain_blocks"] = found["has_plain_blocks"] and block.source is None
         elif type(block) is Thought:
             found["thoughts"] += block.text
-            found["is_plain"] = False
+            found["has_plain_blocks"] = False
         elif type(block) is Opaque:
             opaque += (block,)
-            found["is_plain"] = False
+            found["has_plain_blocks"] = False
     found["calls"], found["opaque"], found["content_blocks"] = calls, opaque, content
     if content:
         first, *more = content
@@ -342,7 +347,7 @@ def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
 
 _NOTHING: dict[str, Any] = {
     "text": "", "content_blocks": (), "parts": (), "media": (), "calls": (), "thoughts": "", "call_id": None,
-    "opaque": (), "is_plain": True,
+    "opaque": (), "has_plain_blocks": True,
 }  # fmt: skip
 
 

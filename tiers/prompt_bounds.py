@@ -93,7 +93,7 @@ class Conversation(msgspec.Struct, frozen=True):
             own = num_bytes(message.recorded_content())
             if message.media or message.thoughts:
                 own += num_bytes(message.thoughts) + message.media_tokens
-            text += own if not message.opaque else _most_written(message, own)
+            text += own if message.is_plain else _most_written(message, own)
         if self.tooling is not None or self.opaque is not None:
             tools = () if self.tooling is None else self.tooling.tools
             size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)
@@ -150,8 +150,9 @@ def most_tokens_of(prompt: str | list[int]) -> int:
 def _most_written(message: Turn, own: int) -> int:
     """The most bytes of a turn of `own` bytes in any dialect, and of its fields."""
     sizes = Counter[tuple[str, bool]]()
-    for block in message.opaque:
-        sizes[block.dialect, block.is_kept] += len(block.json)
+    for blocks, is_recalled in ((message.opaque, False), (message.recalled, True)):
+        for block in blocks:
+            sizes[block.dialect, is_recalled] += len(block.json)
     fields = sizes.pop(("chat", False), 0)
     return max(own, *sizes.values()) + fields if sizes else own + fields
 

@@ -398,7 +398,7 @@ class Tier(ABC):
     be its own.
     """
     is_only_server: bool = True
-    """Whether state of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
+    """Whether reasoning of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
     one's own.
     """
     asks_credential: bool = False

@@ -19,7 +19,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
 from tiers.conversation import Media, MediaKind
-from tiers.dialects.chat_state import PART_TYPES
+from tiers.dialects.chat_opaque import PART_TYPES
 from tiers.dialects.rules import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.errors import HEADER
 from tiers.tier import Tier, TierLoad

@@ -314,10 +314,10 @@ def _joined(first: Turn, second: Turn) -> Turn:
         joined = first.with_content([*first.content_blocks, *second.content_blocks])
     else:
         joined = first.with_text(_BETWEEN.join(filter(None, [first.text, second.text])))
-    state = [block for block in first.opaque if block.dialect == "chat"]
+    fields = [block for block in first.opaque if block.dialect == "chat"]
     dialects = [block.dialect for turn in (first, second) for block in turn.opaque if block.dialect != "chat"]
     said = [*_in_dialect(first, dialects[0]), *_in_dialect(second, dialects[0])] if dialects else []
-    joined = joined.with_opaque([*state, *said])
+    joined = joined.with_opaque([*fields, *said])
     return msgspec.structs.replace(joined, cache_mark=first.cache_mark or second.cache_mark)
 
 

@@ -11,7 +11,7 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
-from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
+from tiers.dialects.chat_opaque import DETAILS, EXTRA, PART_TYPES, opaque_of
 from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras
@@ -397,7 +397,7 @@ def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules:
             body[rules.thoughts[0]] = _NOT_KEPT
             # Of a turn whose maker is known, there were none.
             left_out |= {} if message.maker else {THOUGHTS: None}
-        for block in state_of(message):
+        for block in opaque_of(message):
             body[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):
             if call.source is not None:
@@ -415,7 +415,7 @@ def _add_thoughts(body: dict[str, Any], message: Turn, names: Sequence[str]) -> 
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
         thought = {"type": "text", "text": message.thoughts}
         body["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
-    elif not any(block.type == DETAILS for block in state_of(message)):
+    elif not any(block.type == DETAILS for block in opaque_of(message)):
         # Details are the same thoughts, and more.
         body |= dict.fromkeys(names, message.thoughts)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.dialects.chat_state import PART_TYPES
+from tiers.dialects.chat_opaque import PART_TYPES
 from tiers.dialects.rules import FORWARDED, server_of
 from tiers.tier import GenerationRequest, Usage
 

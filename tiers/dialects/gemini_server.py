@@ -11,7 +11,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Call, Dialect, Opaque, OpaquePiece, Text, Tooling, Turn
-from tiers.dialects.chat_state import media_piece
+from tiers.dialects.chat_opaque import media_piece
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,

@@ -10,7 +10,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
 from tiers.conversation import Dialect, Opaque, Thought, Turn
-from tiers.dialects.chat_state import state_names, state_of, with_kept_state, without_state
+from tiers.dialects.chat_opaque import opaque_names, opaque_of, with_recalled, without_opaque
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.rules import THOUGHTS
 from tiers.tier import Delta, GenerationRequest
@@ -54,7 +54,7 @@ class ReasoningMakers:
 
     def _readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
         """Return a turn as `model` gets it: in `dialect` at most, and without reasoning that another model made."""
-        if not message.opaque:
+        if not (message.opaque or message.recalled):
             return message
         said = message.written(dialect)
         is_own = message.maker == model if message.maker else is_only
@@ -64,7 +64,7 @@ class ReasoningMakers:
             own = []
         elif said and dialect is not None:
             own = own or [Opaque(dialect, b"")]
-        return message.with_opaque([*state_of(message), *own])
+        return msgspec.structs.replace(message.with_opaque([*opaque_of(message), *own]), recalled=())
 
     def readable_request(
         self,
@@ -109,9 +109,9 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
 def _owned(
     messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
 ) -> tuple[list[Turn], dict[int, list[str]]]:
-    """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
-    one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
-    be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
+    """Return the turns as the model of `maker` gets them: thoughts and opaque fields of the chat API that are another
+    one's are left out, its own that are recalled are there. `is_only`: what is of an unknown maker can only be the
+    model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
     unknown maker. Then the names of what the caller gave and is left out, by the place of the turn."""
     read: list[Turn] = []
     left: dict[int, list[str]] = {}
@@ -119,12 +119,12 @@ def _owned(
         if message.is_plain:
             read.append(message)
         elif (message.maker == maker) if message.maker else is_only:
-            read.append(with_kept_state(message))
+            read.append(with_recalled(message))
         else:
             may_read = is_own and not message.maker
-            left[place] = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
+            left[place] = [name for name in opaque_names(message) if not (may_read and name == THOUGHTS)]
             thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
-            bare = without_state(message)
+            bare = without_opaque(message)
             read.append(bare.with_blocks([*thoughts, *bare.blocks]) if thoughts else bare)
     return read, left
 

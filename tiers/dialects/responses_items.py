@@ -25,8 +25,8 @@ from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import Opaque, OpaqueFields, Turn
 from tiers.deltas import CollectedChoice
 from tiers.dialects.caller_urls import refuse_turn
-from tiers.dialects.chat_state import FORM as CHAT
-from tiers.dialects.chat_state import THOUGHTS, kept_state, size_of, with_kept_state
+from tiers.dialects.chat_opaque import FORM as CHAT
+from tiers.dialects.chat_opaque import THOUGHTS, recallable_blocks, size_of, with_recalled
 from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, Item, ResponsesRequest, ResponseTool
 from tiers.dialects.responses_tools import SEARCH
 
@@ -307,8 +307,8 @@ def opened_seal(seal: str) -> str:
 
 
 def carried(choice: CollectedChoice, maker: str) -> str | None:
-    """Return the `encrypted_content` of the state that `maker` needs back of its answer; None for none."""
-    blocks = [block for block in kept_state(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
+    """Return the `encrypted_content` of what `maker` needs back of its answer; None for none."""
+    blocks = [block for block in recallable_blocks(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
     if not size_of(blocks) or blocks[0].dialect == FORM:
         return None
     turn = _Turn(maker, tuple(_bare(blocks)))
@@ -320,9 +320,8 @@ def with_carried(message: Turn, seal: str) -> Turn:
     try:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
         whole = turn.blocks and turn.blocks[0].dialect in ("messages", "gemini")
-        kept = [*_filled(turn, message)] if whole else turn.blocks
-        said = message.with_opaque([*message.opaque, *(msgspec.structs.replace(one, is_kept=True) for one in kept)])
-        return msgspec.structs.replace(with_kept_state(said), maker=turn.maker)
+        recalled = tuple(_filled(turn, message)) if whole else turn.blocks
+        return with_recalled(msgspec.structs.replace(message, maker=turn.maker, recalled=recalled))
     except (binascii.Error, ValueError, LookupError, TypeError, AttributeError, *JSON_ERRORS):
         return message
 
