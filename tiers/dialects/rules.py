@@ -322,6 +322,8 @@ def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     found = dict(body)
     for name, value in more.items():
         given = found.get(name)
+        if isinstance(given, msgspec.Struct):
+            given = msgspec.to_builtins(given)
         if isinstance(given, dict) and isinstance(value, dict):
             found[name] = value | given
         else:
