@@ -7,7 +7,7 @@ they were.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from tiers.conversation import (
     Media,
     Opaque,
     OpaquePiece,
+    ReasoningEffort,
     Text,
     Turn,
     UrlCitation,
@@ -26,7 +27,19 @@ from tiers.dialects.chat_chunk import TICKS
 from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of, edited_tools, overlaid
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
-from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, SEALED_REASONING, SaidItem
+from tiers.dialects.responses_schemas import (
+    FORM,
+    SAME_FIELDS,
+    SEALED_REASONING,
+    ChosenTool,
+    Part,
+    Reasoning,
+    SaidItem,
+    TextFormat,
+    TextOptions,
+    WrittenItem,
+    WrittenTool,
+)
 from tiers.dialects.responses_tools import flat_name
 from tiers.dialects.rules import BREAKPOINT, NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
@@ -84,15 +97,17 @@ def _is_file_address(block: Media) -> bool:
     return block.kind == "file" and str((block.data or {}).get("file_data"))[:4].lower() == "http"
 
 
-def effort_of(request: GenerationRequest) -> str | None:
+# Not all models have `max`.
+_EFFORTS: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high")
+
+
+def effort_of(request: GenerationRequest) -> ReasoningEffort | None:
     """The effort that was asked for, or else the least one that thinks as many tokens as it may."""
     if request.reasoning_effort is not None or request.reasoning_budget is None:
         return request.reasoning_effort
     if request.reasoning_budget == 0:
         return "none"
-    # Not all models have `max`.
-    enough = (name for name, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget and name != "max")
-    return next(enough, "xhigh")
+    return next((effort for effort in _EFFORTS if THINKING_TOKENS[effort] >= request.reasoning_budget), "xhigh")
 
 
 def _has_custom_tools(fields: dict[str, bytes]) -> bool:
@@ -146,24 +161,28 @@ def _asked(request: GenerationRequest) -> dict[str, Any]:
     """What a chat asks for of reasoning, tools and the form of the answer."""
     fields: dict[str, Any] = {}
     if (effort := effort_of(request)) is not None:
-        fields["reasoning"] = {"effort": effort}
-    text: dict[str, Any] = {}
-    if (form := request.response_format) is not None:
-        inner = form.get("json_schema") or {}
-        text["format"] = {"type": form.get("type"), **inner}
-    if "verbosity" in request.passed:
-        text["verbosity"] = request.passed["verbosity"]
-    if text:
+        fields["reasoning"] = Reasoning(effort=effort)
+    form = request.response_format
+    text = TextOptions(
+        format=None if form is None else TextFormat(type=form["type"], **form.get("json_schema") or {}),
+        verbosity=request.passed.get("verbosity"),
+    )
+    if text != TextOptions():
         fields["text"] = text
     if (tooling := request.tooling) is None:
         return fields
     fields["tools"] = [
-        {"type": "function", "name": tool.name, "parameters": tool.schema, "strict": tool.strict}
-        | ({"description": tool.description} if tool.description is not None else {})
+        WrittenTool(
+            type="function",
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.schema,
+            strict=tool.strict,
+        )
         for tool in tooling.tools
     ]
     if tooling.choice == "named":
-        fields["tool_choice"] = {"type": "function", "name": tooling.name}
+        fields["tool_choice"] = ChosenTool(type="function", name=tooling.name or "")
     elif tooling.choice != "auto" or "tool_choice" in request.given:
         fields["tool_choice"] = tooling.choice
     if "parallel_tool_calls" in request.given or not tooling.parallel:
@@ -176,29 +195,27 @@ def _items(message: Turn) -> Iterator[Any]:
         yield from (msgspec.Raw(block.json) for block in said if block.json)
         return
     if message.role == "tool":
-        output = list(_parts(message.parts)) or message.text
-        yield {"type": "function_call_output", "call_id": message.call_id or "", "output": output}
+        output = list(map(_part, message.parts)) or message.text
+        yield WrittenItem(type="function_call_output", call_id=message.call_id or "", output=output)
         return
-    if content := list(_parts(message.parts)) or message.text:
-        yield {"type": "message", "role": message.role, "content": content}
+    if content := list(map(_part, message.parts)) or message.text:
+        yield WrittenItem(type="message", role=message.role, content=content)
     for call in message.calls:
-        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        yield WrittenItem(type="function_call", call_id=call.id, name=call.name, arguments=call.arguments)
 
 
-def _parts(blocks: Sequence[Content]) -> Iterator[dict[str, Any]]:
-    for block in blocks:
-        mark = {} if block.breakpoint is None else {BREAKPOINT: block.breakpoint}
-        if isinstance(block, Text):
-            yield {"type": "input_text", "text": block.text, **mark}
-            continue
-        data = block.data or {}
-        if block.kind == "image":
-            detail = {"detail": data["detail"]} if "detail" in data else {}
-            yield {"type": "input_image", "image_url": data.get("url"), **detail, **mark}
-        elif _is_file_address(block):
-            yield {"type": "input_file", "file_url": data["file_data"], **mark}
-        else:
-            yield {"type": "input_file", **data, **mark}
+def _part(block: Content) -> Part:
+    mark = block.breakpoint
+    if isinstance(block, Text):
+        return Part(type="input_text", text=block.text, prompt_cache_breakpoint=mark)
+    data = block.data or {}
+    if block.kind == "image":
+        url, detail = data.get("url"), data.get("detail")
+        return Part(type="input_image", image_url=url, detail=detail, prompt_cache_breakpoint=mark)
+    if _is_file_address(block):
+        return Part(type="input_file", file_url=data["file_data"], prompt_cache_breakpoint=mark)
+    names = ("file_data", "file_id", "filename")
+    return Part(type="input_file", prompt_cache_breakpoint=mark, **{name: data.get(name) for name in names})
 
 
 _NOTHING = msgspec.Raw(b"")
