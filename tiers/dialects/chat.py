@@ -12,6 +12,13 @@ from tiers.conversation import Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
 from tiers.dialects.chat_opaque import DETAILS, EXTRA, PART_TYPES, opaque_of
+from tiers.dialects.chat_schemas import (
+    FunctionDefinition,
+    NamedFunction,
+    NamedToolChoice,
+    ToolDefinition,
+    function_call,
+)
 from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras
@@ -296,10 +303,7 @@ def _message(message: Turn) -> dict[str, Any]:
         body["tool_call_id"] = message.call_id
     if message.calls:
         body["content"] = body["content"] or None
-        body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
+        body["tool_calls"] = list(map(function_call, message.calls))
     return body
 
 
@@ -344,7 +348,7 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
     if tooling is not None:
         body["tools"] = [_tool(tool) for tool in tooling.tools]
         if tooling.choice == "named":
-            body["tool_choice"] = {"type": "function", "function": {"name": tooling.name}}
+            body["tool_choice"] = NamedToolChoice(type="function", function=NamedFunction(name=tooling.name or ""))
         elif tooling.choice != "auto" or "tool_choice" in request.given:
             body["tool_choice"] = tooling.choice
         if "parallel_tool_calls" in request.given or not (tooling.parallel or tooling.choice == "named"):
@@ -352,15 +356,14 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
     return body
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.parameters is not None:
-        function["parameters"] = tool.parameters
-    if tool.strict:
-        function["strict"] = True
-    return {"type": "function", "function": function}
+def _tool(tool: Tool) -> ToolDefinition:
+    function = FunctionDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict or None,
+    )
+    return ToolDefinition(type="function", function=function)
 
 
 def mark_parts(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
@@ -375,7 +378,7 @@ def mark_parts(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> No
 _NOT_KEPT = " "
 """Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
 text for none."""
-_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+_UNSIGNED = msgspec.Raw(b'{"google":{"thought_signature":"skip_thought_signature_validator"}}')
 """Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
@@ -401,10 +404,10 @@ def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules:
             body[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):
             if call.source is not None:
-                body["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
+                body["tool_calls"][place] = function_call(call, msgspec.Raw(call.source.json))
             elif rules.signs_calls and not place:
                 # Of calls made together the first is signed.
-                body["tool_calls"][place][EXTRA] = _UNSIGNED
+                body["tool_calls"][place] = function_call(call, _UNSIGNED)
                 left_out[f"messages.tool_calls.{EXTRA}"] = None
     return tuple(left_out)
 
