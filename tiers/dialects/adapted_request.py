@@ -234,14 +234,14 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     fields: dict[str, Any] = {}
     changed: set[str] = set()
     request = _bound(unadapted, rules, changed)
-    renamed = _renamed_tools(request, rules)
+    sent_names = _renamed_tools(request, rules)
     messages = request.messages
     if messages is not None:
-        turns = adapted_turns(messages, rules, renamed, changed)
+        turns = adapted_turns(messages, rules, sent_names, changed)
         if turns is not messages:
             fields["messages"] = turns
     if request.tooling is not None:
-        tooling = _tooling(request.tooling, rules, renamed, changed)
+        tooling = _tooling(request.tooling, rules, sent_names, changed)
         if tooling is not request.tooling:
             fields["tooling"] = tooling
     stops = request.stop
@@ -266,7 +266,7 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
         return Adapted(request=request)
     return Adapted(
         request=msgspec.structs.replace(request, **fields),
-        tool_names={sent: name for name, sent in renamed.items()},
+        tool_names={sent: name for name, sent in sent_names.items()},
         left_out=left_out,
         changed=tuple(name for name in _CHANGES if name in changed),
         stops=tuple(stop for stop in stops if stop not in fields.get("stop", stops)),
@@ -385,13 +385,13 @@ def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
     }
 
 
-def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: set[str]) -> Tooling:
+def _tooling(tooling: Tooling, rules: Rules, sent_names: dict[str, str], changed: set[str]) -> Tooling:
     tools: list[Tool] = []
     combined, needed = rules.combined_schemas, rules.needs_properties
     for tool in tooling.tools:
         fields: dict[str, Any] = {}
-        if tool.name in renamed:
-            fields["name"] = renamed[tool.name]
+        if tool.name in sent_names:
+            fields["name"] = sent_names[tool.name]
             changed.add("tools.name")
         if tool.parameters is not None and (needed or not combined or rules.refused_keywords):
             schema = tool.parameters
@@ -418,7 +418,7 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
     edited = {old.name: new for new, old in zip(tools, tooling.tools, strict=True) if new is not old}
     if not edited:
         return tooling
-    name = None if tooling.name is None else renamed.get(tooling.name, tooling.name)
+    name = None if tooling.name is None else sent_names.get(tooling.name, tooling.name)
     return msgspec.structs.replace(tooling, tools=tuple(tools), name=name, edited=edited)
 
 
