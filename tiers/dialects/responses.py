@@ -41,7 +41,7 @@ from tiers.dialects.responses_schemas import (
     WrittenTool,
 )
 from tiers.dialects.responses_tools import flat_name
-from tiers.dialects.rules import BREAKPOINT, NEUTRAL, sampling_of
+from tiers.dialects.rules import NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
