@@ -1,6 +1,7 @@
-"""The limit of an answer under a budget whose caller sets none. It follows from how long the answers of its tier are,
-hidden thoughts included, and is lowered to what is left; what it may cost is held, and where that is too much, another
-tier answers."""
+"""The limit of an answer under a budget. Where its caller sets none, it follows from how long the answers of its tier
+are, hidden thoughts included. It is lowered to what is left; what it may cost is held, and where that is too much,
+another tier answers. A caller's own limit is an upper bound: it is lowered where no tier may answer with it as it is.
+"""
 
 import asyncio
 import math
@@ -65,15 +66,16 @@ class AnswerLengths:
         self._ignored: dict[tuple[str, str], float] = {}
 
     def limits(self, request: InferenceRequest, served: ServedCatalogue, knobs: RoutingKnobs) -> AnswerLimits | None:
-        """Return the limits of an answer to `request`; None where its caller, or `knobs`, want none of ours."""
+        """Return the limits of an answer to `request`; None where `knobs` want none of ours. If the caller sets a limit,
+        there is none of ours until that one is lowered."""
         asked = request.generation
-        if asked.max_tokens is not None or knobs.budget_limit == "whole":
+        if knobs.budget_limit == "whole":
             return None
         tokens, unlimited, now = {}, set(), self._clock()
         for spec in (*served.catalog.tiers, *served.catalog.targets):
             if now < self._ignored.get((spec.name, spec.model_name), now):
                 unlimited.add(spec.name)
-            elif spec.default_max_tokens is None:
+            elif spec.default_max_tokens is None and asked.max_tokens is None:
                 limit = self._limit(spec, effort_at(asked, spec), knobs.budget_limit_start)
                 tokens[spec.name] = max(limit, (asked.reasoning_budget or 0) + LEAST)
         return AnswerLimits(tokens, frozenset(unlimited), knobs.budget_limit_least)
@@ -194,7 +196,23 @@ async def held(
     which cost less than they hold. Raises `ApiError`: 429 `insufficient_quota`, 503."""
     if admission.admission_control is None:
         return request, decision
-    until, caller, tier = time.monotonic() + seconds, request.caller, served.chosen(decision)
+    until = time.monotonic() + seconds
+    if request.generation.max_tokens is None or request.limits is None:
+        return await _held_in_time(request, decision, served, admission, until)
+    try:
+        as_asked = msgspec.structs.replace(request, limits=None)
+        held_request, decision = await _held_in_time(as_asked, decision, served, admission, until)
+    except HoldRefusedError:
+        return await _held_in_time(request, decision, served, admission, until)
+    return msgspec.structs.replace(held_request, limits=request.limits), decision
+
+
+async def _held_in_time(
+    request: InferenceRequest, decision: Decision, served: ServedCatalogue, admission: Admission, until: float
+) -> tuple[InferenceRequest, Decision]:
+    """As `held`, with a limit of the caller as it is, unless `request` has limits of ours. `until`: monotonic seconds
+    to which it waits."""
+    caller, tier = request.caller, served.chosen(decision)
     spec = served.spec_of(tier)
     while True:
         try:
@@ -281,7 +299,7 @@ def _without(decision: Decision, tier: int, why: str) -> Decision | None:
 
 def lowered(request: InferenceRequest, tier: Tier, spec: TierSpec, left_usd: float) -> InferenceRequest | None:
     """Return `request` with a lower limit at `tier`, which so many US dollars cover; None if they cover too few tokens,
-    if its caller sets the limit, or if the server ignores limits."""
+    or if the server ignores limits."""
     limits = request.limits
     if limits is None or spec.name in limits.unlimited:
         return None

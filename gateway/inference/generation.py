@@ -168,8 +168,8 @@ class Generation:
     def dropped(self) -> tuple[str, ...]:
         if self._attempt.spec.remote is None:
             asked = self.request.generation
-            passed = [name for name in _NOT_IN_PROCESS if name in asked.passed]
-            return (*passed, *asked.lost_in(None), *asked.extra)
+            unsaid = () if asked.native is None else asked.native.unsaid
+            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid, *asked.extra)
         return self._attempt.requests[0].sent.dropped
 
     @property
@@ -180,7 +180,10 @@ class Generation:
     def limit(self) -> int | None:
         """See `AnswerSource`."""
         most, asked = self._attempt.most, self.request
-        if most is None or (asked.generation.max_tokens is not None and not asked.usual_max_tokens):
+        limits = self._asking.limits
+        is_callers = asked.generation.max_tokens is not None and not asked.usual_max_tokens
+        is_lowered = limits is not None and self._attempt.spec.name in limits.tokens
+        if most is None or (is_callers and not is_lowered):
             return None
         return self._attempt.requests[0].sent.max_tokens or most.choice
 

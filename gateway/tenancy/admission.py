@@ -321,7 +321,8 @@ class AdmissionControl:
         self._windows.leave(entry, tokens)
 
     def _tokens(self, request: InferenceRequest) -> int:
-        """Estimate the tokens; corrected when the request ends."""
+        """Estimate the tokens; corrected when the request ends. A limit of the answer is an upper bound, so one that no
+        minute of the key has room for counts as the longest expected answer."""
         asked = request.generation
         if asked.messages is not None:
             prompt = sum(len(message.text.encode()) for message in asked.messages) // BYTES_PER_TOKEN
@@ -330,7 +331,12 @@ class AdmissionControl:
             prompt = sum(
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
-        return 1 + prompt + request.choices * (self._expected if asked.max_tokens is None else asked.max_tokens)
+        answer, most = asked.max_tokens, request.caller.allowance.tokens_per_minute
+        if answer is None:
+            answer = self._expected
+        elif most is not None and 1 + prompt + request.choices * answer > most:
+            answer = min(answer, self._expected)
+        return 1 + prompt + request.choices * answer
 
 
 async def _admitted(entering: Awaitable[Entry], allowance: Allowance) -> Entry:

@@ -20,14 +20,12 @@ from msgspec import UNSET, Meta
 from inference_core.io.files import prepare_types
 from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
-from tiers.dialects.chat_opaque import image_blocks
 from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
+from tiers.dialects.chat_state import image_blocks
 from tiers.tier import Delta, Usage
 
 NAME = "Anthropic"
 DIALECT: Dialect = "messages"
-BETAS = "anthropic-beta"
-"""A header of requests: names of features that are not in the API yet."""
 _NOTHING = msgspec.Raw(b"")
 _encode = msgspec.json.Encoder().encode
 UNSIGNED = "YWlvLXVuc2lnbmVk"
@@ -84,7 +82,7 @@ class Text(_Annotated, frozen=True, kw_only=True, omit_defaults=False):
     text: str
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where an image or a document is: `base64` or `text` (`media_type`, `data`), `url`, `content`, `file`."""
 
     type: str
@@ -140,14 +138,11 @@ MAX_STOP_SEQUENCES = 64
 LEAST_THINKING_TOKENS = 1024
 
 
-Role = Literal["user", "assistant", "system"]
-
-
-class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One message: a text, or blocks (`Block`). Of a system's alone: `output_config`, how a tier of Anthropic goes on,
     and `clear_at`, with which it may hold until the user speaks."""
 
-    role: Role
+    role: Literal["user", "assistant", "system"]
     content: str | list[msgspec.Raw] | None = None
     output_config: Any = None
     clear_at: str | None = None
@@ -158,13 +153,7 @@ class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.output_config is not None or self.clear_at is not None
 
 
-class WrittenTurn(MessageTurn, frozen=True, kw_only=True):
-    """One message for a server."""
-
-    content: str | list[Any] | None = None
-
-
-class ToolEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
     too, reach these alone."""
 
@@ -173,7 +162,6 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
-    cache_control: Any = None
 
 
 # Threads decode parts of long conversations.
@@ -207,19 +195,16 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     schema: dict[str, Any]
 
 
-Effort = Literal["low", "medium", "high", "xhigh", "max"]
-
-
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How much to think, and the format of the answer."""
 
-    effort: Effort | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
     task_budget: Any = None
     """For Anthropic."""
 
 
-class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client says of its user."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None

@@ -136,6 +136,13 @@ async def test_a_refusal_advises_no_smaller_answer_where_the_prompt_alone_is_too
     assert re.search(r"has \$0\.000001 left\. It is renewed at \d{4}-\d\d-01 00:00 UTC\.$", said), said
 
 
+async def test_a_limit_for_which_no_minute_has_room_counts_as_the_longest_expected_answer(aio: RunningGateway) -> None:
+    key = await aio.key(tokens_per_minute=2000)
+    for limit in (32_000, 64_000):
+        answer = await asked(aio, key, max_tokens=limit)
+        assert answer.status_code == 200, answer.text
+
+
 async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:
     answer = await asked(aio, await aio.key())
     assert not [name for name in answer.headers if name.startswith("x-ratelimit")]

@@ -98,7 +98,7 @@ async def test_the_place_of_a_caller_who_left_is_free_while_its_budget_is_held_u
 ) -> None:
     async with world(tmp_path, monkeypatch) as w:
         key = await w.gateway.key("ada", concurrency=1)
-        await w.gateway.budget("ada", 0.1)
+        await w.gateway.budget("ada", 0.082)
         first = await w.left(key, "chat/completions", ASKED)
         await eventually(lambda: w.gateway.serving.service.overload.running == 0)
         # Each may cost 8 cents: the second is admitted by the limits of the key, and not by its budget.

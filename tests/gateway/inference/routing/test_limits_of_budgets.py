@@ -168,9 +168,38 @@ async def test_a_limit_of_the_caller_is_sent_as_it_is(gateway: RunningGateway, s
     answer = await ada.chat(max_tokens=50_000)
     assert (answer.status_code, server.sent) == (200, 50_000)
     assert "x-aio-max-tokens" not in answer.headers
-    refused = await ada.chat(max_tokens=150_000)
+
+
+async def test_a_limit_of_the_caller_that_is_not_covered_is_lowered_and_named(
+    gateway: RunningGateway, server: Server
+) -> None:
+    ada = await asker(gateway, 1000 * DEAR / 1e6)
+    server.tokens = 300
+    sent = []
+    for _ in range(3):
+        answer = await ada.chat(max_tokens=32_000)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-aio-max-tokens"] == str(server.sent)
+        assert answer.json()["choices"][0]["finish_reason"] == "stop"
+        sent.append(server.sent)
+    assert sent == [1000, 700, 400]
+    refused = await ada.chat(max_tokens=32_000)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
-    assert "A max_tokens of at most 99990 would pass." in refused.json()["error"]["message"]
+    assert "A max_tokens of at most 100 would pass." in refused.json()["error"]["message"]
+    assert await ada.spent_usd() == pytest.approx(900 * DEAR / 1e6)
+
+
+async def test_a_limit_of_the_caller_is_lowered_only_where_no_tier_covers_it(
+    gateway: RunningGateway, server: Server
+) -> None:
+    ada = await asker(gateway, 2000 * CHEAP / 1e6)
+    answer = await ada.chat("auto", max_tokens=2000)
+    assert (answer.status_code, answer.headers["x-aio-tier"], server.sent) == (200, "1", 2000)
+    assert "x-aio-max-tokens" not in answer.headers
+    answer = await ada.chat("auto", max_tokens=3000)
+    assert (answer.status_code, answer.headers["x-aio-max-tokens"]) == (200, str(server.sent))
+    assert server.sent is not None
+    assert 256 <= server.sent < 2000
 
 
 async def test_the_limit_follows_what_the_tier_answers_and_grows_where_answers_are_cut(
@@ -298,14 +327,28 @@ async def test_a_request_waits_for_what_others_in_flight_hold_and_do_not_cost(
 async def test_a_request_that_what_is_in_flight_cannot_help_does_not_wait(
     gateway: RunningGateway, server: Server
 ) -> None:
+    ada = await asker(gateway, 150 * DEAR / 1e6)
+    gateway.serving.routing.knobs.change({"budget_wait_seconds": 60.0})
+    server.gate = asyncio.Event()
+    asking = asyncio.create_task(ada.chat(max_tokens=100))
+    await eventually(lambda: len(server.bodies) == 1)
+    assert (await ada.chat(max_tokens=200)).status_code == 429
+    server.gate.set()
+    assert (await asking).status_code == 200
+
+
+async def test_a_limit_of_the_caller_is_lowered_less_where_others_in_flight_release_what_they_hold(
+    gateway: RunningGateway, server: Server
+) -> None:
     ada = await asker(gateway, 5000 * DEAR / 1e6)
     gateway.serving.routing.knobs.change({"budget_wait_seconds": 60.0})
     server.gate = asyncio.Event()
     asking = asyncio.create_task(ada.chat())
     await eventually(lambda: len(server.bodies) == 1)
-    assert (await ada.chat(max_tokens=6000)).status_code == 429
+    late = asyncio.create_task(ada.chat(max_tokens=6000))
     server.gate.set()
     assert (await asking).status_code == 200
+    assert (await late).headers["x-aio-max-tokens"] == "4990"
 
 
 async def test_an_answer_that_a_budget_has_cut_is_not_given_to_others(gateway: RunningGateway, server: Server) -> None:
