@@ -100,6 +100,7 @@ def _message(told: Json) -> Json:
 def _message_events(events: list[Json]) -> Json:
     blocks: list[Json] = []
     told: Json = {"type": "message", "content": blocks}
+    stopped = 0
     for event in events:
         kind = event["type"]
         if kind == "error":
@@ -107,8 +108,10 @@ def _message_events(events: list[Json]) -> Json:
         if kind == "message_start":
             told["usage"] = event["message"]["usage"]
         elif kind == "content_block_start":
-            assert event["index"] == len(blocks)
+            assert event["index"] == len(blocks) == stopped, "blocks follow one another"
             blocks.append(dict(event["content_block"]))
+        elif kind == "content_block_stop":
+            stopped += 1
         elif kind == "content_block_delta":
             delta, block = event["delta"], blocks[event["index"]]
             for name in ("text", "thinking", "signature", "partial_json"):
@@ -119,6 +122,7 @@ def _message_events(events: list[Json]) -> Json:
         elif kind == "message_delta":
             told |= {"stop_reason": event["delta"]["stop_reason"], "usage": told["usage"] | event["usage"]}
     assert events[-1]["type"] == "message_stop"
+    assert stopped == len(blocks), "each block is ended"
     return _message(told)
 
 

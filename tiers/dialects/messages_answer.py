@@ -41,10 +41,10 @@ _BILLED_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_reque
 
 
 class _OpenBlock:
-    """A block of a stream as it grows."""
+    """A block of a stream as it grows. `number`: its place among the blocks that the caller gets."""
 
-    def __init__(self, start: msgspec.Raw, block: SaidBlock) -> None:
-        self._start, self._type = start, block.type
+    def __init__(self, number: int, start: msgspec.Raw, block: SaidBlock) -> None:
+        self.number, self._start, self.type = number, start, block.type
         self._texts, self._thoughts, self._arguments = [block.text or ""], [block.thinking or ""], list[str]()
         self._signature, self._data = block.signature or "", block.data or ""
         self._citations: list[Any] = []
@@ -63,15 +63,15 @@ class _OpenBlock:
 
     def finished(self) -> Opaque:
         block = msgspec.json.decode(self._start, type=dict[str, Any])
-        if self._type == "text":
+        if self.type == "text":
             block["text"] = "".join(self._texts)
         if self._citations:
             block["citations"] = [*(block.get("citations") or ()), *self._citations]
-        if self._type == "thinking":
+        if self.type == "thinking":
             block |= {"thinking": "".join(self._thoughts), "signature": self._signature}
         if arguments := "".join(self._arguments):
             block["input"] = msgspec.Raw(arguments.encode())
-        return Opaque(DIALECT, _encode(block), self._type, self._signature or self._data)
+        return Opaque(DIALECT, _encode(block), self.type, self._signature or self._data)
 
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -79,7 +79,11 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         return None
     blocks = blocks_of(tally)
     ended: list[Delta] = []
-    match said.type or event.event:
+    data = event.data
+    if not said.type:
+        said = msgspec.structs.replace(said, type=event.event)
+        data = _changed(data, type=said.type, **({"index": said.index} if "block" in said.type else {}))
+    match said.type:
         case "content_block_delta":
             deltas = _delta(said, blocks)
         case "content_block_start":
@@ -94,9 +98,9 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
             return []
         case "message_delta" if said.delta is not None:
             _report(said.usage, tally)
-            if not (deltas := _end(said.delta, blocks)):
-                return []
             ended = _left_open(blocks, tally)
+            if not (deltas := _end(said.delta, blocks)):
+                return ended
         case "message_stop":
             return None
         case "error":
@@ -104,9 +108,9 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case "ping":
             return []
         case _:
-            blocks.not_known(event.data, f"events of the type {said.type or event.event!r}")
+            blocks.not_known(event.data, f"events of the type {said.type!r}")
             return []
-    return ended + (_with_event(said, event.data, deltas, tally) if tally.opaque else deltas)
+    return ended + (_with_event(said, data, deltas, tally) if tally.opaque else deltas)
 
 
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
@@ -148,30 +152,76 @@ def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[D
 
 
 def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
-    """Return `deltas` with the event as it is, and with the block that it ends."""
+    """Return `deltas` with the event as it is, and with the block that it ends. A block that a
+    lenient server does not start is started here, and all are numbered in their order."""
     open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
-    finished = None
+    before: list[Delta] = []
+    finished, number = None, said.index
     if said.type == "content_block_start":
+        number = tally.notes["last block"] = tally.notes.get("last block", -1) + 1
         start, block = said.content_block, _decode_block(said.content_block)
         if (mended := _whole_call(start, block, deltas)) is not start:
-            data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
-        open_blocks[said.index] = _OpenBlock(mended, block)
-    elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
+            data = _changed(data, content_block=mended)
+        open_blocks[said.index] = _OpenBlock(number, mended, block)
+    elif said.type == "content_block_delta" and said.delta is not None:
+        before = _started_here(said, said.delta, tally)
+        if (grown := _block_of(said, open_blocks)) is None:
+            return deltas
         given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
         if given is not None and not is_own and (added := _added(deltas)) != given:
             if not added:
                 return deltas
             said.delta.partial_json = added
-            piece = {"type": "input_json_delta", "partial_json": added}
-            data = _encode({"type": said.type, "index": said.index, "delta": piece})
-        open_blocks[said.index].add(said.delta)
-    elif said.type == "content_block_stop" and said.index in open_blocks:
-        finished = open_blocks.pop(said.index).finished()
+            data = _changed(data, delta={"type": "input_json_delta", "partial_json": added})
+        elif (kind := _kind_of(said.delta)) and not _is_usual(said.delta, kind):
+            data = _changed(data, delta={"type": f"{kind}_delta", kind: said.delta.text or said.delta.thinking})
+        grown.add(said.delta)
+        number = grown.number
+    elif said.type == "content_block_stop":
+        if (ended := open_blocks.pop(said.index, None)) is None:
+            return deltas
+        finished, number = ended.finished(), ended.number
+    if number != said.index:
+        data = _changed(data, index=number)
     opaque = OpaquePiece(dialect=DIALECT, event=data, block=finished)
     if not deltas:
-        return [Delta(opaque=opaque)]
+        return [*before, Delta(opaque=opaque)]
     deltas[-1].opaque = opaque
-    return deltas
+    return before + deltas
+
+
+def _changed(data: bytes, **fields: Any) -> bytes:
+    """Return an event with these fields."""
+    return _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | fields)
+
+
+def _kind_of(delta: BlockDelta) -> str:
+    """Return the type of the block that a text or a thought belongs to; empty for other deltas."""
+    if delta.thinking is not None or delta.type == "thinking_delta":
+        return "thinking"
+    return "text" if delta.text is not None else ""
+
+
+def _is_usual(delta: BlockDelta, kind: str) -> bool:
+    return delta.type == f"{kind}_delta" and getattr(delta, kind) is not None
+
+
+def _block_of(said: Event, open_blocks: dict[int, _OpenBlock]) -> _OpenBlock | None:
+    """Return the block that grows: that of the event's index, else the last one that is open."""
+    return open_blocks.get(said.index) or next(reversed(open_blocks.values()), None)
+
+
+def _started_here(said: Event, delta: BlockDelta, tally: Tally) -> list[Delta]:
+    """Start a block for a text or a thought whose server has started none, or one of the other type."""
+    kind, open_blocks = _kind_of(delta), tally.notes["open blocks"]
+    grown = open_blocks.get(said.index)
+    if not kind or (grown is not None and (grown.type == kind or grown.type not in ("text", "thinking"))):
+        return []
+    ended = _left_open(blocks_of(tally), tally)
+    block = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
+    start = Event(type="content_block_start", index=said.index, content_block=msgspec.Raw(_encode(block)))
+    data = _encode({"type": start.type, "index": said.index, "content_block": block})
+    return ended + _with_event(start, data, [], tally)
 
 
 def _added(deltas: list[Delta]) -> str:

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.inference.answering.test_nothing_added import answer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 
 CATALOG = """
 name = "kinds"
@@ -41,6 +41,18 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+
+
+async def answer(call: Call) -> None:
+    if call.path.endswith("/chat/completions"):
+        await call.say("Hello")
+    elif call.path.endswith("/completions"):
+        await call.reply(200, {"choices": [{"index": 0, "text": "Hello", "finish_reason": "stop"}]})
+    elif call.path.endswith("/messages"):
+        await call.reply(200, WHOLE_MESSAGE)
+    else:
+        message = {"role": "assistant", "content": [{"text": "Hello"}]}
+        await call.reply(200, {"output": {"message": message}, "stopReason": "end_turn"})
 
 
 @pytest_asyncio.fixture
