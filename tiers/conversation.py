@@ -7,7 +7,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -52,8 +52,6 @@ class Opaque(_Block, frozen=True, gc=False):
     type: str = ""
     seal: str = ""
     """The signature or the encrypted text of reasoning, which only the model that made it can read."""
-    is_kept: bool = False
-    """Whether the gateway has it from the answer itself; the caller did not send it."""
 
 
 class Text(_Block, frozen=True):
@@ -200,6 +198,9 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     maker: str = ""
     """The server and model that answered with it, "" if that is not known; no other one gets its thoughts and what is
     in its dialect alone."""
+    recalled: tuple[Opaque, ...] = ()
+    """What its server said in its dialect, from the gateway's memory. It goes where the caller itself gives nothing in
+    that dialect."""
 
     @classmethod
     def of(
@@ -238,8 +239,12 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     call_id = _Read[str | None]()
     """Of the call whose result it is; None for another turn."""
     opaque = _Read[tuple[Opaque, ...]]()
-    is_plain = _Read[bool]()
-    """Whether every model may read all of it."""
+    has_plain_blocks = _Read[bool]()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every model may read all of it."""
+        return self.has_plain_blocks and not self.recalled
 
     @property
     def is_text(self) -> bool:
@@ -247,10 +252,10 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return len(self.blocks) == 1 and type(self.blocks[0]) is Text
 
     def written(self, dialect: Dialect | None) -> tuple[Opaque, ...]:
-        """Return what it is in `dialect`: as the caller gave it, else as it was kept; empty if it has to be said there
-        by its other blocks."""
+        """Return what it is in `dialect`: as the caller gave it, else as it is recalled; empty if it has to be said
+        there by its other blocks."""
         said = [block for block in self.opaque if block.dialect == dialect]
-        return tuple([block for block in said if not block.is_kept] or said)
+        return tuple(said or [block for block in self.recalled if block.dialect == dialect])
 
     @property
     def media_tokens(self) -> int:
@@ -321,13 +326,13 @@ def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
             found["call_id"], content = block.call_id, block.blocks
         elif type(block) is Call:
             calls += (block,)
-            found["is_plain"] = found["is_plain"] and block.source is None
+            found["has_plain_blocks"] = found["has_plain_blocks"] and block.source is None
         elif type(block) is Thought:
             found["thoughts"] += block.text
-            found["is_plain"] = False
+            found["has_plain_blocks"] = False
         elif type(block) is Opaque:
             opaque += (block,)
-            found["is_plain"] = False
+            found["has_plain_blocks"] = False
     found["calls"], found["opaque"], found["content_blocks"] = calls, opaque, content
     if content:
         first, *more = content
@@ -342,7 +347,7 @@ def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
 
 _NOTHING: dict[str, Any] = {
     "text": "", "content_blocks": (), "parts": (), "media": (), "calls": (), "thoughts": "", "call_id": None,
-    "opaque": (), "is_plain": True,
+    "opaque": (), "has_plain_blocks": True,
 }  # fmt: skip
 
 
@@ -436,6 +441,8 @@ class Tooling(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one answer may contain several calls."""
     as_functions: bool = False
     """Whether the caller gave `functions`."""
+    edited: dict[str, Tool] = {}
+    """Tools that were changed for their server, by the caller's names."""
 
     @property
     def is_forced(self) -> bool:
@@ -455,22 +462,28 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What else a request says in the form of its API: the JSON of its other `fields`, by name."""
+class OpaqueFields(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request says in its own dialect alone, or more exactly there. Only that dialect's module reads the fields:
+    it writes them for a server with the same dialect, with what the common form has changed put over them."""
 
-    form: Dialect
+    dialect: Dialect = msgspec.field(name="form")
     fields: dict[str, bytes] = {}
+    """JSON by name."""
     server_tools: tuple[str, ...] = ()
-    """The types of tools among them that the provider itself runs."""
-    betas: str = ""
-    """Anthropic's header of the same name."""
-    unsaid: tuple[str, ...] = ()
-    """Names of fields that change the answer and that no other API has."""
+    """Types of the tools among them that the provider itself runs."""
+    lost_elsewhere: tuple[str, ...] = ()
+    """Names of fields that change the answer and that no other dialect has."""
+    says_thinking: bool = False
+    """Whether they say how to think."""
 
     @property
     def size(self) -> int:
         """Bytes of all fields."""
         return sum(map(len, self.fields.values()))
+
+    def with_fields(self, fields: Mapping[str, bytes]) -> "OpaqueFields":
+        """Return them with other fields."""
+        return msgspec.structs.replace(self, fields=dict(fields))
 
 
 class OpaquePiece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -561,8 +574,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that mean something to a provider alone, by OpenAI's names."""
     extra: dict[str, Any] = {}
     """Fields that only some servers know."""
-    native: NativeRequest | None = None
-    """What else the request says in the form of its own API."""
+    opaque: OpaqueFields | None = None
+    """What else the request says in its own dialect."""
     wants_opaque: bool = False
     """Whether the answer is also wanted as the dialect of its server has it."""
     store: bool = True

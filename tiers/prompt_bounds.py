@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
-from tiers.conversation import Media, NativeRequest, Tooling, Turn
+from tiers.conversation import Media, OpaqueFields, Tooling, Turn
 from tiers.tier import GenerationRequest
 
 TOLERANCE = 64
@@ -84,7 +84,7 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: Sequence[Turn]
     tooling: Tooling | None
     template_variables: dict[str, Any]
-    native: NativeRequest | None = None
+    opaque: OpaqueFields | None = None
 
     def most_tokens(self) -> int:
         """Return an upper bound on its tokens; images, audio and files count as estimated."""
@@ -93,11 +93,11 @@ class Conversation(msgspec.Struct, frozen=True):
             own = num_bytes(message.recorded_content())
             if message.media or message.thoughts:
                 own += num_bytes(message.thoughts) + message.media_tokens
-            text += own if not message.opaque else _most_written(message, own)
-        if self.tooling is not None or self.native is not None:
+            text += own if message.is_plain else _most_written(message, own)
+        if self.tooling is not None or self.opaque is not None:
             tools = () if self.tooling is None else self.tooling.tools
             size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)
-            text += TEMPLATE_TOKENS_FOR_TOOLS + max(size, 0 if self.native is None else self.native.size)
+            text += TEMPLATE_TOKENS_FOR_TOOLS + max(size, 0 if self.opaque is None else self.opaque.size)
         if self.template_variables:
             text += len(msgspec.json.encode(self.template_variables))
         return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
@@ -113,9 +113,9 @@ def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) 
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))
         return PromptBounds(least, own + TEMPLATE_TOKENS + SERVER_TOKENS)
     variables = request.template_variables | request.extra
-    conversation = Conversation(request.messages, request.tooling, variables, request.native)
+    conversation = Conversation(request.messages, request.tooling, variables, request.opaque)
     most = SERVER_TOKENS + conversation.most_tokens()
-    if any(message.media for message in request.messages) or (request.native and request.native.server_tools):
+    if any(message.media for message in request.messages) or request.server_tools:
         # A tool that the provider runs may read as much.
         most = max(most, max_context) * reads
     return PromptBounds(_least(sum(_estimate(num_bytes(message.text)) for message in request.messages)), most)
@@ -150,8 +150,9 @@ def most_tokens_of(prompt: str | list[int]) -> int:
 def _most_written(message: Turn, own: int) -> int:
     """The most bytes of a turn of `own` bytes in any dialect, and of its fields."""
     sizes = Counter[tuple[str, bool]]()
-    for block in message.opaque:
-        sizes[block.dialect, block.is_kept] += len(block.json)
+    for blocks, is_recalled in ((message.opaque, False), (message.recalled, True)):
+        for block in blocks:
+            sizes[block.dialect, is_recalled] += len(block.json)
     fields = sizes.pop(("chat", False), 0)
     return max(own, *sizes.values()) + fields if sizes else own + fields
 

@@ -12,7 +12,8 @@ from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLo
 from inference_core.protocol.commands import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.conversation import (
-    NativeRequest,
+    Dialect,
+    OpaqueFields,
     OpaquePiece,
     ReasoningEffort,
     ToolCallDelta,
@@ -184,8 +185,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's fields that mean something to a provider alone, by OpenAI's names."""
     extra: dict[str, Any] = {}
     """The caller's fields beyond OpenAI's API that some servers know."""
-    native: NativeRequest | None = None
-    """The request's other fields in the form of the caller's API."""
+    opaque: OpaqueFields | None = None
+    """What the request says in the caller's dialect alone."""
     wants_opaque: bool = False
     """Whether the answer is also wanted as the server's dialect has it, because its reasoning may have to be given
     back.
@@ -211,6 +212,25 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is
     encoded once.
     """
+
+    @property
+    def server_tools(self) -> tuple[str, ...]:
+        """The types of tools that the provider itself runs."""
+        return () if self.opaque is None else self.opaque.server_tools
+
+    def is_in(self, dialect: Dialect | None) -> bool:
+        """Whether the caller speaks this dialect."""
+        return self.opaque is not None and self.opaque.dialect == dialect
+
+    def fields_in(self, dialect: Dialect) -> dict[str, bytes]:
+        """Return the JSON of the fields, by name, that the request has in this dialect alone; none if it is in
+        another."""
+        return self.opaque.fields if self.opaque is not None and self.opaque.dialect == dialect else {}
+
+    def lost_in(self, dialect: Dialect | None) -> tuple[str, ...]:
+        """Return the names of fields that change the answer and that only the caller's dialect has, for a server with
+        this one; None: for a model here."""
+        return () if self.opaque is None or self.opaque.dialect == dialect else self.opaque.lost_elsewhere
 
 
 MANY_TURNS = 200
@@ -378,7 +398,7 @@ class Tier(ABC):
     be its own.
     """
     is_only_server: bool = True
-    """Whether state of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
+    """Whether reasoning of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
     one's own.
     """
     asks_credential: bool = False

@@ -18,7 +18,8 @@ from benchmarks.report.markdown import markdown, middle, number, ranged, times
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.planning.commands.bench import ManyNumbers, numbers_of
+from gateway.operations.cli.options import by_words
+from gateway.planning.commands.bench import ManyNumbers
 from gateway.planning.load_test.run import LoadRun, core_target, model_of
 from gateway.planning.load_test.workload import Load
 from inference_core.errors import CoreError
@@ -257,7 +258,7 @@ def workloads_table(results: SpeculationResults) -> str:
     help="Compared with no drafts: as many as pay, or always the most; may be repeated.  [both]",
 )
 @click.option("--rounds", default=3, help="Times that every load is measured in every mode.")
-@click.option("--levels", callback=numbers_of(int), metavar="N...", default="1 8", help="In flight.")
+@click.option("--levels", callback=by_words(int), metavar="N...", default="1 8", help="In flight.")
 @click.option("--requests", type=int, help="Requests of a load at least.  [16 of chat, 8 of JSON, 4 of code, 1 long]")
 @click.option("--output-tokens", default=4096, help="Of an answer, at most.")
 @click.option("--seed", default=7)

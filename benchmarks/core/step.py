@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from benchmarks.report.kept import echo_row
-from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
-from gateway.planning.commands.bench import ManyNumbers, numbers_of
+from gateway.operations.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.planning.commands.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
@@ -73,7 +73,7 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option(
     "--sequences",
-    callback=numbers_of(int),
+    callback=by_words(int),
     metavar="N...",
     default="1 8 32",
     help="Sequences that decode one token each.",

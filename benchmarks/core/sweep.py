@@ -14,7 +14,8 @@ from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.planning.commands.bench import ManyNumbers, numbers_of, show_progress
+from gateway.operations.cli.options import by_words
+from gateway.planning.commands.bench import ManyNumbers, show_progress
 from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook, core_target, model_of
 from gateway.planning.load_test.workload import Load, Prompts, jobs_of
 from tiers.catalog.core_spec import core_spec
@@ -140,9 +141,7 @@ def _gain(rows: list[Row], level: int) -> Spread | None:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option(
-    "--levels", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256", help="In flight."
-)
+@click.option("--levels", callback=by_words(int), metavar="N...", default="1 2 4 8 16 32 64 128 256", help="In flight.")
 @click.option("--rounds", default=3, help="Times that every level is measured.")
 @click.option("--per-level", default=2, help="Requests per unit of concurrency.")
 @click.option("--requests", default=16, help="Requests of a level at least.")

@@ -12,8 +12,8 @@ import torch
 from benchmarks.kernels.attention_kernels import bench_attention
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest, machine_peaks, model_bounds
 from benchmarks.report.kept import echo_row
-from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
-from gateway.planning.commands.bench import ManyNumbers, numbers_of
+from gateway.operations.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.planning.commands.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.linear.panels import PanelKind, pack
 from inference_core.loaders.block_formats import BLOCK_DTYPES
@@ -145,7 +145,7 @@ def _call_seconds() -> float:
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue whose shapes are taken.  [its first]")
 @click.option("--scheme", multiple=True, help="int4-int8, int8-int8, int4-float, bfloat16, float32.  [all]")
-@click.option("--rows", callback=numbers_of(int), metavar="N...", default="1 2 4 8 16 32 64 128 256")
+@click.option("--rows", callback=by_words(int), metavar="N...", default="1 2 4 8 16 32 64 128 256")
 @click.option("--attention", is_flag=True, help="The attention kernels too, for every format of the KV cache.")
 @click.option("--threads", default=1, help="Threads of the kernels.")
 @catalog_option

@@ -15,6 +15,7 @@ from litestar.response import Response
 
 from gateway.base.identity import caller_request_id, new_request_id
 from tiers.conversation import FieldNames
+from tiers.dialects.caller_errors import FailedRequest, TooLong
 from tiers.errors import (
     CONTEXT_CODE,
     CallerCredentialError,
@@ -91,6 +92,14 @@ class ApiError(Exception):
             code=code or CODE_OF_STATUS.get(status),
         )
 
+    def failure(self) -> FailedRequest:
+        """Return what every dialect says of it in its own form."""
+        wait = self.headers.get("retry-after", self.retry_after)
+        body = self.body
+        return FailedRequest(
+            status=self.status, message=body.message, param=body.param, code=body.code, retry_after=wait
+        )
+
     def located(self, names: FieldNames) -> "ApiError":
         """Return the failure with the path of its field in the caller's dialect, also in its words."""
         param = self.body.param
@@ -130,6 +139,16 @@ class ContextLengthError(ApiError):
         super().__init__(400, f"{said} ({reason})", param=param, code=CONTEXT_CODE)
         self.reason = reason
         self.prompt_tokens, self.answer_tokens, self.max_context = prompt_tokens, answer_tokens, max_context
+
+    def failure(self) -> FailedRequest:
+        """See `ApiError.failure`."""
+        told = TooLong(
+            reason=self.reason,
+            prompt_tokens=self.prompt_tokens,
+            answer_tokens=self.answer_tokens,
+            max_context=self.max_context,
+        )
+        return msgspec.structs.replace(super().failure(), too_long=told)
 
     def located(self, names: FieldNames) -> "ContextLengthError":
         """See `ApiError.located`: the words name no field."""

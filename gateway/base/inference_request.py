@@ -407,7 +407,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def _most_prompt_tokens(self) -> int:
         asked = self.generation
         if asked.messages is not None:
-            return Conversation(asked.messages, asked.tooling, asked.template_variables, asked.native).most_tokens()
+            return Conversation(asked.messages, asked.tooling, asked.template_variables, asked.opaque).most_tokens()
         return most_tokens_raw(self.prompts or ())
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
@@ -472,4 +472,4 @@ def effort_at(asked: GenerationRequest, spec: TierSpec) -> ReasoningEffort | Non
     """The reasoning effort for the tier of `spec`: what the caller says of thinking, in any form, comes first."""
     if asked.reasoning_effort is not None or asked.reasoning_budget is not None or spec.effort is None:
         return asked.reasoning_effort
-    return None if asked.native is not None and "thinking" in asked.native.fields else spec.effort
+    return None if asked.opaque is not None and asked.opaque.says_thinking else spec.effort

@@ -1,12 +1,7 @@
 """Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
 
-import ast
-import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import pairwise
 from typing import Any, get_origin
 
 import msgspec
@@ -17,6 +12,7 @@ from litestar.openapi.spec.responses import Responses
 from litestar.types import AnyCallable
 
 from gateway.base.errors import ErrorEnvelope
+from gateway.base.field_texts import texts_under_fields
 
 
 @dataclass
@@ -171,25 +167,7 @@ def _describe_fields(struct: type[msgspec.Struct], properties: dict[str, Any]) -
     texts: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         if base is not msgspec.Struct and issubclass(base, msgspec.Struct):
-            texts |= _texts_under_fields(base.__module__).get(base.__name__, {})
+            texts |= texts_under_fields(base.__module__).get(base.__name__, {})
     for one in fields:
         if one.name in texts:
             properties[one.encode_name].setdefault("description", texts[one.name])
-
-
-@cache
-def _texts_under_fields(module: str) -> dict[str, dict[str, str]]:
-    """Return the docstrings under the fields of a module's classes, which Python keeps in the source alone."""
-    return {
-        node.name: {
-            field.target.id: " ".join(inspect.cleandoc(text.value.value).split())
-            for field, text in pairwise(node.body)
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        }
-        for node in ast.parse(inspect.getsource(sys.modules[module])).body
-        if isinstance(node, ast.ClassDef)
-    }

@@ -66,8 +66,8 @@ class AnswerLengths:
         self._ignored: dict[tuple[str, str], float] = {}
 
     def limits(self, request: InferenceRequest, served: ServedCatalogue, knobs: RoutingKnobs) -> AnswerLimits | None:
-        """Return the limits of an answer to `request`; None where `knobs` want none of ours. If the caller sets a limit,
-        there is none of ours until that one is lowered."""
+        """Return the limits of an answer to `request`; None where `knobs` want none of ours. If the caller sets a
+        limit, there is none of ours until that one is lowered."""
         asked = request.generation
         if knobs.budget_limit == "whole":
             return None

@@ -48,10 +48,14 @@ def _as_text(request: InferenceRequest) -> bool:
     """Whether an answer may go on from its text alone: one that nothing constrains, and that no thoughts precede."""
     asked = request.generation
     thinks = asked.reasoning_effort not in (None, "none") or bool(asked.reasoning_budget)
-    native = asked.native
-    if native is not None:
-        thinks = thinks or "thinking" in native.fields or bool(native.server_tools)
-    if thinks or asked.sampling.grammar is not None or asked.response_format is not None:
+    says_thinking = asked.opaque is not None and asked.opaque.says_thinking
+    if (
+        thinks
+        or says_thinking
+        or asked.server_tools
+        or asked.sampling.grammar is not None
+        or asked.response_format is not None
+    ):
         return False
     if asked.messages is None:
         return [type(prompt) for prompt in request.prompts or ()] == [str]

@@ -19,7 +19,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.consent import ALL, NO_CREDENTIAL, hidden_from
 from tiers.catalog.tier_spec import CAPABILITY_OF, MEDIA, Capability, TierSpec
 from tiers.conversation import Media, MediaKind
-from tiers.dialects.chat_state import PART_TYPES
+from tiers.dialects.chat_opaque import PART_TYPES
 from tiers.dialects.rules import NEUTRAL, SAMPLING, sampling_of, unserved
 from tiers.errors import HEADER
 from tiers.tier import Tier, TierLoad
@@ -75,12 +75,12 @@ def is_plain(request: InferenceRequest) -> bool:
     bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
     extended = (
         bound
-        or (asked.native is not None and asked.native.server_tools)
+        or asked.server_tools
         or asked.echo
         or asked.include_stop
         or asked.n > 1
         or (asked.extra and unserved(asked.extra, ()) is not None)
-        or ((asked.passed or asked.extra or asked.native is not None) and request.is_bounded)
+        or ((asked.passed or asked.extra or asked.opaque is not None) and request.is_bounded)
     )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
@@ -100,8 +100,7 @@ def lacks_of(
     if spec.remote is not None and request.is_bounded and (unbounded := unbounded_extra(request, spec)) is not None:
         return [Need(None, unbounded.param, refusal=str(unbounded))]
     if spec.remote is None:
-        native = request.generation.native
-        own = [] if native is None else native.server_tools
+        own = request.generation.server_tools
         if (extra := request.generation.extra) and (lost := unserved(extra, ())) is not None:
             return [Need(None, lost, refusal=f"{lost}: tier '{spec.name}' runs here, where no model can do that")]
         refusal = f"tools: {', '.join(own)} is run by the provider that has it, and tier '{spec.name}' runs here"

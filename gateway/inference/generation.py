@@ -168,8 +168,8 @@ class Generation:
     def dropped(self) -> tuple[str, ...]:
         if self._attempt.spec.remote is None:
             asked = self.request.generation
-            unsaid = () if asked.native is None else asked.native.unsaid
-            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid, *asked.extra)
+            passed = [name for name in _NOT_IN_PROCESS if name in asked.passed]
+            return (*passed, *asked.lost_in(None), *asked.extra)
         return self._attempt.requests[0].sent.dropped
 
     @property

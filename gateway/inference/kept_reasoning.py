@@ -27,7 +27,15 @@ from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
 from tiers.conversation import Call, Opaque, Turn
 from tiers.deltas import CollectedChoice
-from tiers.dialects.chat_state import AUDIO, FORM, audio_reference, collected_state, kept_state, size_of, state_of
+from tiers.dialects.chat_opaque import (
+    AUDIO,
+    FORM,
+    audio_reference,
+    opaque_fields,
+    opaque_of,
+    recallable_blocks,
+    size_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +260,7 @@ class KeptReasoning:
         self._most_bytes, self._seconds, self._clock = most_bytes, seconds, clock
         self._turns: dict[str, _InMemory] = {}  # oldest first
         self._absent: dict[str, float] = {}  # until when nothing is there, oldest first
-        self._state: dict[bytes, str] = {}  # makers by digest, oldest first
+        self._makers: dict[bytes, str] = {}  # makers by digest, oldest first
         self._saving: set[asyncio.Task[None]] = set()
         self._size = 0
 
@@ -271,8 +279,8 @@ class KeptReasoning:
             if not (after_result or choice.thoughts or choice.calls or choice.opaque):
                 # Only a text, as most answers are.
                 continue
-            for said in _state_of(choice.reasoning, collected_state(choice), choice.tool_calls):
-                _note(self._state, said, maker)
+            for said in _digests_of(choice.reasoning, opaque_fields(choice), choice.tool_calls):
+                _note(self._makers, said, maker)
             turn_id = _turn_id(request, choice.text, choice.tool_calls, messages[-1] if messages else None)
             if turn_id is None:
                 continue
@@ -330,8 +338,8 @@ class KeptReasoning:
         known = None if turn_id is None else self._turns.get(turn_id)
         turn = None if known is None else known.turn
         # Some servers give every call the same id: what the turn itself has is surer.
-        carried = _state_of(message.thoughts, state_of(message), message.calls)
-        maker = next((self._state[said] for said in carried if said in self._state), None)
+        carried = _digests_of(message.thoughts, opaque_of(message), message.calls)
+        maker = next((self._makers[said] for said in carried if said in self._makers), None)
         if turn is None or maker not in (None, turn.maker):
             return message if maker is None else msgspec.structs.replace(message, maker=maker)
         kept = turn.blocks if may_keep else ()
@@ -340,9 +348,7 @@ class KeptReasoning:
             kept = ()
         if not kept and message.is_plain:
             return message
-        if kept:
-            message = message.with_opaque([*(block for block in message.opaque if not block.is_kept), *kept])
-        return msgspec.structs.replace(message, maker=turn.maker)
+        return msgspec.structs.replace(message, maker=turn.maker, recalled=kept)
 
     @property
     def _lifetime(self) -> float:
@@ -388,15 +394,14 @@ def _may_keep(request: InferenceRequest) -> bool:
 
 
 def _content(request: InferenceRequest, choice: CollectedChoice) -> tuple[Opaque, ...]:
-    """What is given back of an answer: its server's own form, unless the client carries that; else thoughts and other
-    state of a chat, which many clients drop although the API has fields for it."""
+    """What is given back of an answer: its server's own form, unless the client carries that; else thoughts and opaque
+    fields of a chat, which many clients drop although the API has fields for it."""
     if not _may_keep(request):
         return ()
-    blocks = kept_state(choice)
-    carried = None if request.generation.native is None else request.generation.native.form
-    if blocks and blocks[0].dialect == carried:
+    blocks = recallable_blocks(choice)
+    if blocks and request.generation.is_in(blocks[0].dialect):
         return ()
-    return tuple(msgspec.structs.replace(block, is_kept=True) for block in blocks)
+    return blocks
 
 
 def _turn_id(request: InferenceRequest, text: str, calls: Sequence[Call], before: Turn | None) -> str | None:
@@ -424,11 +429,11 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _state_of(reasoning: str, state: Sequence[Opaque], calls: Sequence[Call]) -> Iterator[bytes]:
+def _digests_of(reasoning: str, fields: Sequence[Opaque], calls: Sequence[Call]) -> Iterator[bytes]:
     """Digests of what a turn has that is for its maker alone."""
     if reasoning:
         yield _digest(reasoning)
-    for block in state:
+    for block in fields:
         for given in audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else (block,):
             yield _digest(given.json.decode(errors="replace"))
     for call in calls:

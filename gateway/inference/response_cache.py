@@ -82,7 +82,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         # Sent to a server elsewhere with their usual value only where the caller said so.
         sorted(name for name in asked.given if name in _SAYING),
         asked.response_format,
-        asked.native,
+        asked.opaque,
         asked.passed.get("verbosity"),
         request.wanted_quality,
         max(request.options.min_tier or 1, request.caller.min_tier or 1),

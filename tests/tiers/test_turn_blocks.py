@@ -96,7 +96,7 @@ def test_audio_of_megabytes_is_read_off_the_event_loop_the_first_time() -> None:
 
 CALLS = [Call(id="a", name="f", arguments="{}"), Call(id="b", name="g", arguments="{}", source=Opaque("chat", b'"s"'))]
 GIVEN = Opaque("messages", b'{"type":"text","text":"given"}', "text")
-KEPT = Opaque("messages", b'{"type":"text","text":"kept"}', "text", is_kept=True)
+RECALLED = Opaque("messages", b'{"type":"text","text":"recalled"}', "text")
 ASSISTANT = Turn.of("assistant", "Well.", calls=CALLS, thoughts="Hm.", opaque=[GIVEN])
 
 
@@ -116,24 +116,28 @@ def test_a_turn_is_read_by_what_its_blocks_are() -> None:
         (Turn.of("assistant", "a", calls=CALLS), False),
         (Turn.of("assistant", "a", thoughts="Hm."), False),
         (Turn.of("user", "a", opaque=[GIVEN]), False),
+        (Turn.of("assistant", "a", recalled=(RECALLED,)), False),
     ],
 )
 def test_a_turn_is_plain_if_nothing_of_it_is_for_one_server_alone(turn: Turn, is_plain: bool) -> None:
     assert turn.is_plain is is_plain
 
 
-@pytest.mark.parametrize(("opaque", "sent"), [([GIVEN, KEPT], "given"), ([KEPT], "kept"), ([], "Well.")])
-def test_a_dialect_gets_what_its_caller_gave_else_what_was_kept_else_the_meaning(
-    opaque: list[Opaque], sent: str
+@pytest.mark.parametrize(
+    ("given", "recalled", "sent"), [([GIVEN], (RECALLED,), "given"), ([], (RECALLED,), "recalled"), ([], (), "Well.")]
+)
+def test_a_dialect_gets_what_its_caller_gave_else_what_is_recalled_else_the_meaning(
+    given: list[Opaque], recalled: tuple[Opaque, ...], sent: str
 ) -> None:
-    turn = Turn.of("user", "Well.", opaque=[*opaque, Opaque("gemini", b"{}", "part")])
+    turn = Turn.of("user", "Well.", opaque=[*given, Opaque("gemini", b"{}", "part")], recalled=recalled)
     body = msgspec.json.decode(msgspec.json.encode(message_turns([turn], controls=False)))
     assert body == [{"role": "user", "content": [{"type": "text", "text": sent}]}]
 
 
 def test_an_empty_block_of_a_dialect_says_that_the_turn_is_not_written_there() -> None:
     turns = [Turn.of("user", "a", opaque=[Opaque("messages", b"")]), Turn.of("user", "b")]
-    assert message_turns(turns, controls=False) == [{"role": "user", "content": [{"type": "text", "text": "b"}]}]
+    body = msgspec.to_builtins(message_turns(turns, controls=False))
+    assert body == [{"role": "user", "content": [{"type": "text", "text": "b"}]}]
 
 
 def test_other_content_leaves_thoughts_calls_and_dialects_as_they_are() -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from tiers.conversation import NativeRequest, OpaquePiece, Tool, Tooling, Turn
+from tiers.conversation import OpaquePiece, Tool, Tooling, Turn
 from tiers.dialects.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.dialects.chat import TEMPLATED
-from tiers.dialects.refusals import EDITS
 from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINT, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
 from tiers.tier import Delta, GenerationRequest
 
@@ -235,18 +234,16 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     fields: dict[str, Any] = {}
     changed: set[str] = set()
     request = _bound(unadapted, rules, changed)
-    renamed = _renamed_tools(request, rules)
+    sent_names = _renamed_tools(request, rules)
     messages = request.messages
     if messages is not None:
-        turns = adapted_turns(messages, rules, renamed, changed)
+        turns = adapted_turns(messages, rules, sent_names, changed)
         if turns is not messages:
             fields["messages"] = turns
     if request.tooling is not None:
-        tooling = _tooling(request.tooling, rules, renamed, changed)
+        tooling = _tooling(request.tooling, rules, sent_names, changed)
         if tooling is not request.tooling:
             fields["tooling"] = tooling
-            if request.native is not None:
-                fields["native"] = _native_tools(request.native, tooling, renamed)
     stops = request.stop
     if stops and (rules.stops is not None or not rules.blank_stops):
         taken = [stop for stop in stops if rules.blank_stops or stop.strip()][: rules.stops]
@@ -259,9 +256,6 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
         effort = None if effort == "none" else effort
         fields["reasoning_effort"] = effort
         changed.add("reasoning_effort")
-        native = fields.get("native", request.native)
-        if native is not None and (said := _with_effort(native, effort)) is not native:
-            fields["native"] = said
     unwanted = rules.refused | refused if refused else rules.refused
     if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
         unwanted |= rules.refused_thinking
@@ -272,7 +266,7 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
         return Adapted(request=request)
     return Adapted(
         request=msgspec.structs.replace(request, **fields),
-        tool_names={sent: name for name, sent in renamed.items()},
+        tool_names={sent: name for name, sent in sent_names.items()},
         left_out=left_out,
         changed=tuple(name for name in _CHANGES if name in changed),
         stops=tuple(stop for stop in stops if stop not in fields.get("stop", stops)),
@@ -295,7 +289,7 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
     """Return the request with what binds its answer as its server takes it: formats, forced calls, sampling."""
     fields: dict[str, Any] = {}
     tooling, form = request.tooling, request.response_format
-    if form is not None and request.messages is not None and request.native is None:
+    if form is not None and request.messages is not None and request.opaque is None:
         kind, inner = form.get("type"), form.get("json_schema") or {}
         takes = "none" if tooling is not None and not rules.formats_with_tools else rules.formats
         schema = inner.get("schema")
@@ -325,7 +319,7 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
     unsaid |= {"tool_choice"} if not rules.forced_calls else set()
     if unsaid & {*request.given}:
         fields["given"] = tuple(name for name in request.given if name not in unsaid)
-    if tooling is not None and tooling.is_forced and not rules.forced_thoughts and request.native is None:
+    if tooling is not None and tooling.is_forced and not rules.forced_thoughts and request.opaque is None:
         fields |= {"reasoning_effort": None, "reasoning_budget": None}
         if rules.server in TEMPLATED:
             fields["template_variables"] = request.template_variables | _NOT_THINKING
@@ -391,13 +385,13 @@ def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
     }
 
 
-def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: set[str]) -> Tooling:
+def _tooling(tooling: Tooling, rules: Rules, sent_names: dict[str, str], changed: set[str]) -> Tooling:
     tools: list[Tool] = []
     combined, needed = rules.combined_schemas, rules.needs_properties
     for tool in tooling.tools:
         fields: dict[str, Any] = {}
-        if tool.name in renamed:
-            fields["name"] = renamed[tool.name]
+        if tool.name in sent_names:
+            fields["name"] = sent_names[tool.name]
             changed.add("tools.name")
         if tool.parameters is not None and (needed or not combined or rules.refused_keywords):
             schema = tool.parameters
@@ -421,36 +415,17 @@ def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: s
         if tool.strict and not rules.strict_tools:
             fields["strict"] = False
         tools.append(msgspec.structs.replace(tool, **fields) if fields else tool)
-    if all(new is old for new, old in zip(tools, tooling.tools, strict=True)):
+    edited = {old.name: new for new, old in zip(tools, tooling.tools, strict=True) if new is not old}
+    if not edited:
         return tooling
-    name = None if tooling.name is None else renamed.get(tooling.name, tooling.name)
-    return msgspec.structs.replace(tooling, tools=tuple(tools), name=name)
+    name = None if tooling.name is None else sent_names.get(tooling.name, tooling.name)
+    return msgspec.structs.replace(tooling, tools=tuple(tools), name=name, edited=edited)
 
 
 def _says_the_same(schema: dict[str, Any], given: dict[str, Any]) -> bool:
     """Whether the schema differs in nothing but what an object says of itself anyway."""
     usual: dict[str, Any] = {"type": "object", "properties": {}}
     return usual | given == usual | schema
-
-
-def _native_tools(native: NativeRequest, tooling: Tooling, renamed: dict[str, str]) -> NativeRequest:
-    """The tools of a caller of the server's own API, with the changes that the same tools needed as those of a chat."""
-    if "tools" not in native.fields:
-        return native
-    by_name = {tool.name: tool for tool in tooling.tools}
-    listed = msgspec.json.decode(native.fields["tools"], type=list[dict[str, Any]])
-    for entry in listed:
-        given = entry.get("name")
-        if not isinstance(given, str) or (tool := by_name.get(renamed.get(given, given))) is None:
-            continue
-        entry["name"] = tool.name
-        for key in ("input_schema", "parameters"):
-            if isinstance(entry.get(key), dict) and tool.parameters is not None:
-                entry[key] = tool.parameters
-    fields = native.fields | {"tools": _encode(listed)}
-    if "tool_choice" in fields:
-        fields["tool_choice"] = _renamed(fields["tool_choice"], renamed)
-    return msgspec.structs.replace(native, fields=fields)
 
 
 def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict[str, Any]) -> tuple[str, ...]:
@@ -473,24 +448,11 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
             if getattr(request, field) is not None:
                 fields[field] = None
                 named.append(name)
-        native = fields.get("native", request.native)
-        if native is not None and (said := _with_effort(native, None)) is not native:
-            fields["native"] = said
-            named.append("reasoning_effort")
     tooling: Tooling | None = fields.get("tooling", request.tooling)
-    if "parallel_tool_calls" in refused and tooling is not None:
-        if not tooling.parallel or "parallel_tool_calls" in given:
-            fields["tooling"] = msgspec.structs.replace(tooling, parallel=True)
-            named.append("parallel_tool_calls")
-        native = fields.get("native", request.native)
-        if native is not None and "parallel_tool_calls" in native.fields:
-            kept = {name: value for name, value in native.fields.items() if name != "parallel_tool_calls"}
-            fields["native"] = msgspec.structs.replace(native, fields=kept)
-    native = fields.get("native", request.native)
-    if EDITS in refused and native is not None and EDITS in native.fields:
-        kept = {name: value for name, value in native.fields.items() if name != EDITS}
-        fields["native"] = msgspec.structs.replace(native, fields=kept)
-        named.append(EDITS)
+    is_parallel_said = tooling is not None and (not tooling.parallel or "parallel_tool_calls" in given)
+    if "parallel_tool_calls" in refused and tooling is not None and is_parallel_said:
+        fields["tooling"] = msgspec.structs.replace(tooling, parallel=True)
+        named.append("parallel_tool_calls")
     for name, values in (("passed", request.passed), ("extra", request.extra)):
         if unwanted := values.keys() & refused:
             fields[name] = {one: value for one, value in values.items() if one not in unwanted}
@@ -511,19 +473,6 @@ def _without_breakpoints(turn: Turn) -> Turn:
     content = [msgspec.structs.replace(block, breakpoint=None) for block in turn.content_blocks]
     is_marked = any(block.cache_control is not None for block in content)
     return msgspec.structs.replace(turn.with_content(content), cache_mark=is_marked)
-
-
-def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:
-    """The request with another effort where it says one; without it for None."""
-    name = "output_config" if native.form == "messages" else "reasoning"
-    if name not in native.fields:
-        return native
-    said = msgspec.json.decode(native.fields[name], type=dict[str, Any])
-    if said.pop("effort", None) is None:
-        return native
-    said |= {} if effort is None else {"effort": effort}
-    fields = {key: value for key, value in native.fields.items() if key != name}
-    return msgspec.structs.replace(native, fields=fields | ({name: _encode(said)} if said else {}))
 
 
 def _renamed(json: bytes, names: dict[str, str]) -> bytes:

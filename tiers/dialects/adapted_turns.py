@@ -72,9 +72,9 @@ _ID_FIELDS = {
 }
 
 
-def adapted_turns(messages: list[Turn], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[Turn]:
-    """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
-    of tools to send, by the caller's. `changed` gets the names of what is changed."""
+def adapted_turns(messages: list[Turn], rules: Rules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
+    """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `sent_names`:
+    of tools, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
     first_turn = turns[0]
     if len(turns) == 1 and first_turn.role == "user" and first_turn.is_text and not first_turn.name:
@@ -113,8 +113,8 @@ def adapted_turns(messages: list[Turn], rules: Rules, renamed: dict[str, str], c
         changed.add("messages")
     if rules.answers_results:
         turns = _answered(turns, changed)
-    if renamed or rules.call_ids is not None:
-        turns = _named(turns, rules, renamed, changed)
+    if sent_names or rules.call_ids is not None:
+        turns = _named(turns, rules, sent_names, changed)
     return turns
 
 
@@ -314,10 +314,10 @@ def _joined(first: Turn, second: Turn) -> Turn:
         joined = first.with_content([*first.content_blocks, *second.content_blocks])
     else:
         joined = first.with_text(_BETWEEN.join(filter(None, [first.text, second.text])))
-    state = [block for block in first.opaque if block.dialect == "chat"]
+    fields = [block for block in first.opaque if block.dialect == "chat"]
     dialects = [block.dialect for turn in (first, second) for block in turn.opaque if block.dialect != "chat"]
     said = [*_in_dialect(first, dialects[0]), *_in_dialect(second, dialects[0])] if dialects else []
-    joined = joined.with_opaque([*state, *said])
+    joined = joined.with_opaque([*fields, *said])
     return msgspec.structs.replace(joined, cache_mark=first.cache_mark or second.cache_mark)
 
 
@@ -361,7 +361,7 @@ def _right_block(block: Content) -> Content:
     return msgspec.structs.replace(block, data=data | {"url": _JPG.sub("data:image/jpeg", data["url"], count=1)})
 
 
-def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[Turn]:
+def _named(turns: list[Turn], rules: Rules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
     """The conversation with names of tools and ids of calls that the server takes. A result belongs to the earliest
     call of its id that has none yet."""
     taken = None if rules.call_ids is None else fits(rules.call_ids, rules.call_id_length)
@@ -384,7 +384,7 @@ def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: se
                 waiting[call.id].append(sent)
                 ids[call.id].append(sent)
                 last[call.id] = sent
-                name = renamed.get(call.name, call.name)
+                name = sent_names.get(call.name, call.name)
                 same = sent == call.id and name == call.name
                 calls.append(call if same else msgspec.structs.replace(call, id=sent, name=name))
             if any(new is not old for new, old in zip(calls, turn.calls, strict=True)):
@@ -403,11 +403,11 @@ def _named(turns: list[Turn], rules: Rules, renamed: dict[str, str], changed: se
             continue
         if any(new != old for old, sent_ids in ids.items() for new in sent_ids):
             changed.add("messages.tool_calls.id")
-        found.append(renewed.with_opaque(_named_block(block, renamed, ids) for block in turn.opaque))
+        found.append(renewed.with_opaque(_named_block(block, sent_names, ids) for block in turn.opaque))
     return found if any(new is not old for new, old in zip(found, turns, strict=True)) else turns
 
 
-def _named_block(block: Opaque, renamed: dict[str, str], ids: dict[str, deque[str]]) -> Opaque:
+def _named_block(block: Opaque, sent_names: dict[str, str], ids: dict[str, deque[str]]) -> Opaque:
     field = _ID_FIELDS.get(block.type)
     if field is None:
         return block
@@ -415,8 +415,8 @@ def _named_block(block: Opaque, renamed: dict[str, str], ids: dict[str, deque[st
     queue = ids.get(str(said.get(field)))
     if queue:
         said[field] = queue.popleft() if len(queue) > 1 else queue[0]
-    if said.get("name") in renamed:
-        said["name"] = renamed[said["name"]]
+    if said.get("name") in sent_names:
+        said["name"] = sent_names[said["name"]]
     return msgspec.structs.replace(block, json=_encode(said))
 
 

@@ -11,7 +11,14 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Content, Dialect, Text, Tool, Turn
 from tiers.dialects import responses
 from tiers.dialects.chat_answer import read_chunk
-from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, state_of
+from tiers.dialects.chat_opaque import DETAILS, EXTRA, PART_TYPES, opaque_of
+from tiers.dialects.chat_schemas import (
+    FunctionDefinition,
+    NamedFunction,
+    NamedToolChoice,
+    ToolDefinition,
+    function_call,
+)
 from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.refusals import without, without_extras
@@ -199,10 +206,9 @@ class ProviderServer(ChatServer):
         rules = self.rules
         thinks = request.tooling is not None and request.reasoning_effort != "none"
         needed = not rules.chats or (thinks and not rules.thoughts_with_tools) or responses.is_needed(request)
-        is_probe = request.native is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
+        is_probe = request.opaque is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
         wanted = self.form is not None and (needed or (self._remote.responses == "always" and not is_probe))
-        own = request.native is not None and bool(request.native.server_tools)
-        if not wanted or not (own or responses.is_expressible(request)):
+        if not wanted or not (request.server_tools or responses.is_expressible(request)):
             call = super().call(request, max_tokens)
             return msgspec.structs.replace(call, form="chat") if self.form is not None else call
         streamed = self.is_streamed(request)
@@ -297,10 +303,7 @@ def _message(message: Turn) -> dict[str, Any]:
         body["tool_call_id"] = message.call_id
     if message.calls:
         body["content"] = body["content"] or None
-        body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
+        body["tool_calls"] = list(map(function_call, message.calls))
     return body
 
 
@@ -345,7 +348,7 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
     if tooling is not None:
         body["tools"] = [_tool(tool) for tool in tooling.tools]
         if tooling.choice == "named":
-            body["tool_choice"] = {"type": "function", "function": {"name": tooling.name}}
+            body["tool_choice"] = NamedToolChoice(type="function", function=NamedFunction(name=tooling.name or ""))
         elif tooling.choice != "auto" or "tool_choice" in request.given:
             body["tool_choice"] = tooling.choice
         if "parallel_tool_calls" in request.given or not (tooling.parallel or tooling.choice == "named"):
@@ -353,15 +356,14 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
     return body
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.parameters is not None:
-        function["parameters"] = tool.parameters
-    if tool.strict:
-        function["strict"] = True
-    return {"type": "function", "function": function}
+def _tool(tool: Tool) -> ToolDefinition:
+    function = FunctionDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict or None,
+    )
+    return ToolDefinition(type="function", function=function)
 
 
 def mark_parts(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> None:
@@ -376,7 +378,7 @@ def mark_parts(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn]) -> No
 _NOT_KEPT = " "
 """Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
 text for none."""
-_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+_UNSIGNED = msgspec.Raw(b'{"google":{"thought_signature":"skip_thought_signature_validator"}}')
 """Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
@@ -398,14 +400,14 @@ def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules:
             body[rules.thoughts[0]] = _NOT_KEPT
             # Of a turn whose maker is known, there were none.
             left_out |= {} if message.maker else {THOUGHTS: None}
-        for block in state_of(message):
+        for block in opaque_of(message):
             body[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):
             if call.source is not None:
-                body["tool_calls"][place][EXTRA] = msgspec.Raw(call.source.json)
+                body["tool_calls"][place] = function_call(call, msgspec.Raw(call.source.json))
             elif rules.signs_calls and not place:
                 # Of calls made together the first is signed.
-                body["tool_calls"][place][EXTRA] = _UNSIGNED
+                body["tool_calls"][place] = function_call(call, _UNSIGNED)
                 left_out[f"messages.tool_calls.{EXTRA}"] = None
     return tuple(left_out)
 
@@ -416,7 +418,7 @@ def _add_thoughts(body: dict[str, Any], message: Turn, names: Sequence[str]) -> 
         parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
         thought = {"type": "text", "text": message.thoughts}
         body["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
-    elif not any(block.type == DETAILS for block in state_of(message)):
+    elif not any(block.type == DETAILS for block in opaque_of(message)):
         # Details are the same thoughts, and more.
         body |= dict.fromkeys(names, message.thoughts)
 

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import ToolCallDelta, UrlCitation
 from tiers.dialects.chat_chunk import Choice, Chunk, Message, Part, ToolCall, logprobs_of, text_of
-from tiers.dialects.chat_state import AUDIO, DETAILS, EXTRA, media_piece, state_json, state_pieces
+from tiers.dialects.chat_opaque import AUDIO, DETAILS, EXTRA, media_piece, opaque_json, opaque_pieces
 from tiers.dialects.dialect import finish_of
 from tiers.dialects.event_stream import MAX_EVENT_BYTES
 from tiers.dialects.lenient_json import Calls, LenientDecoder, fitted, plain_json
@@ -226,11 +226,11 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
     if (parts or message.refusal) and (calls := _calls(choice, message, tally)):
         yield Delta(index=index, tool_calls=calls)
     if message.has_state:
-        for piece in state_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
+        for piece in opaque_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
             yield Delta(index=index, opaque=piece)
-    if (images := state_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
+    if (images := opaque_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
         yield Delta(index=index, opaque=media_piece(images))
-    if (audio := state_json(message.audio, MAX_EVENT_BYTES))[:1] == b"{":
+    if (audio := opaque_json(message.audio, MAX_EVENT_BYTES))[:1] == b"{":
         yield Delta(index=index, opaque=media_piece(audio, AUDIO))
 
 

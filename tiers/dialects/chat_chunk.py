@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tiers.conversation import ToolCallDelta, UrlCitation
-from tiers.dialects.chat_state import state_json
+from tiers.dialects.chat_opaque import opaque_json
 from tiers.dialects.chat_writer import TokenLogprobs, TopLogprob
 from tiers.dialects.lenient_json import CallPiece
 from tiers.dialects.usage_counter import Tally
@@ -214,7 +214,7 @@ class ToolCall(_Function):
 
     def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
         """Return the piece with what its server needs back."""
-        extra = state_json(self.extra_content) if self.extra_content else b""
+        extra = opaque_json(self.extra_content) if self.extra_content else b""
         return msgspec.structs.replace(piece, extra_content=extra) if extra else piece
 
 

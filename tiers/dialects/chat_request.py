@@ -11,6 +11,7 @@ import msgspec
 
 from tiers.conversation import Call, Content, FieldNames, MediaKind, Opaque, ReadRequest, Text, Turn, media
 from tiers.dialects.caller_urls import refuse_urls
+from tiers.dialects.chat_opaque import DETAILS, EXTRA, PART_TYPES, audio_reference, opaque_blocks, opaque_json
 from tiers.dialects.chat_schemas import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -24,7 +25,6 @@ from tiers.dialects.chat_schemas import (
     ResponseFormat,
     Sampling,
 )
-from tiers.dialects.chat_state import DETAILS, EXTRA, PART_TYPES, audio_reference, state_blocks, state_json
 from tiers.dialects.constraints import (
     CUSTOM,
     arguments_of,
@@ -401,7 +401,7 @@ def _state(message: Message) -> tuple[Opaque, ...]:
     """What an assistant's turn has that its server needs back."""
     details, extra = message.reasoning_details, message.extra_content
     heard = audio_reference(message.audio) if message.audio else ()
-    return heard if details is extra is msgspec.UNSET else (*state_blocks({DETAILS: details, EXTRA: extra}), *heard)
+    return heard if details is extra is msgspec.UNSET else (*opaque_blocks({DETAILS: details, EXTRA: extra}), *heard)
 
 
 def _marked(message: Message, parts: Sequence[ContentPart]) -> tuple[Opaque, ...]:
@@ -446,7 +446,7 @@ def _type(call: MessageToolCall) -> str:
 def _call(call: MessageToolCall, call_id: str) -> Call:
     if call.custom is not None and call.type == CUSTOM:
         return Call(id=call_id, name=call.custom.name, arguments=arguments_of(call.custom.input))
-    function, extra = call.function or FunctionCall(name=""), state_json(call.extra_content)
+    function, extra = call.function or FunctionCall(name=""), opaque_json(call.extra_content)
     arguments = function.arguments or "{}"
     text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
     source = Opaque("chat", extra) if extra else None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tiers.conversation import ReasoningEffort
+from tiers.conversation import Call, ReasoningEffort
 
 Unsupported = Any
 
@@ -72,7 +72,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A mark that tiers of OpenAI get."""
 
 
-class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an assistant called. Clients add fields."""
 
     name: str
@@ -87,14 +87,20 @@ class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
     input: str
 
 
-class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call in an assistant's earlier turn, of a function or of a custom tool; some servers give it no id."""
 
     id: str | None = None
+    type: str | None = None
     function: FunctionCall | None = None
     custom: CustomCall | None = None
-    type: str | None = None
     extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def function_call(call: Call, extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> MessageToolCall:
+    """Return a call of a function."""
+    function = FunctionCall(name=call.name, arguments=call.arguments)
+    return MessageToolCall(id=call.id, type="function", function=function, extra_content=extra_content)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,7 +162,7 @@ class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
 
 
-class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
 
     type: str
@@ -170,7 +176,7 @@ class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return None if named is None else named.name
 
 
-class FunctionDefinition(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FunctionDefinition(NamedFunction, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A function that the model may call."""
 
     name: FunctionName

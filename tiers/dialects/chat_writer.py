@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece
-from tiers.dialects.chat_state import EXTRA, FORM, collected_state
+from tiers.dialects.chat_opaque import EXTRA, FORM, opaque_fields
 from tiers.dialects.constraints import CUSTOM, InputReader, input_of
 from tiers.dialects.lenient_json import LEAST_LOGPROB
 from tiers.tier import Delta, TextLogprob, Usage
@@ -280,8 +280,8 @@ def _chat_choice(index: int, choice: CollectedChoice, head: AnswerHead) -> ChatC
     if calls and head.as_functions:
         message = msgspec.structs.replace(message, tool_calls=None, function_call=calls[0].function)
         finish_reason = FUNCTION_CALL if finish_reason == "tool_calls" else finish_reason
-    if choice.opaque and (state := collected_state(choice)):
-        message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
+    if choice.opaque and (fields := opaque_fields(choice)):
+        message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in fields})
     drawn = chat_logprobs(choice.logprobs) if head.shows_logprobs else None
     return ChatChoice(index, message, drawn, finish_reason)
 

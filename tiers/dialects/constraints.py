@@ -80,8 +80,11 @@ def distinct(tools: Iterable[tuple[Tool, str]]) -> tuple[Tool, ...]:
     MCP servers give some twice. Raises `BadRequestError` for two others of one name."""
     named: dict[str, Tool] = {}
     for tool, where in tools:
-        if named.setdefault(tool.name, tool) != tool:
+        known = named.setdefault(tool.name, tool)
+        if known != tool and msgspec.structs.replace(known, cache_control=tool.cache_control) != tool:
             raise BadRequestError(f"Two tools are called {tool.name!r}.", where, "invalid_value")
+        if tool.cache_control is not None:
+            named[tool.name] = tool
     return tuple(named.values())
 
 

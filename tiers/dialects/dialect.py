@@ -3,7 +3,7 @@ the dialects of providers share: checks of a request, turns and parts of a conve
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, Protocol
@@ -12,7 +12,7 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
-from tiers.conversation import Dialect, Media, ToolCallDelta, Turn, UrlCitation, new_call_id
+from tiers.conversation import Dialect, Media, ToolCallDelta, Tooling, Turn, UrlCitation, new_call_id
 from tiers.dialects.event_stream import EventParser, ServerSentEvent
 from tiers.dialects.lenient_json import Arguments, plain_json
 from tiers.dialects.rules import FORWARDED, Rules, rules_of, server_of, with_fields
@@ -110,7 +110,7 @@ class ServerDialect(ABC):
         if not (request.extra or self._remote.body):
             return body, ()
         known: Collection[str] = self.further_fields
-        if request.native is not None and request.native.form == self.form == "messages":
+        if self.form == "messages" and request.is_in(self.form):
             # The caller's API is the server's: it knows more of its fields than we do.
             known = request.extra.keys()
         extra = {name: value for name, value in request.extra.items() if name in known}
@@ -176,6 +176,44 @@ def dialect_of(remote: RemoteSpec, provider: ProviderName | None = None) -> Serv
     return dialect
 
 
+def edited_tools(fields: Mapping[str, bytes], tooling: Tooling | None, schema: str) -> dict[str, msgspec.Raw]:
+    """Return `tools` and `tool_choice` of a caller's `fields`, with what of the tools was changed for their server.
+    `schema`: the dialect's name for a tool's parameters."""
+    raw = {name: msgspec.Raw(fields[name]) for name in ("tools", "tool_choice") if name in fields}
+    if tooling is None or not tooling.edited:
+        return raw
+    if "tools" in raw:
+        listed = msgspec.json.decode(raw["tools"], type=list[dict[str, Any]])
+        raw["tools"] = msgspec.Raw(_encode([_edited(entry, tooling, schema) for entry in listed]))
+    if "tool_choice" in raw and isinstance(choice := msgspec.json.decode(raw["tool_choice"]), dict):
+        raw["tool_choice"] = msgspec.Raw(_encode(_edited(choice, tooling, schema)))
+    return raw
+
+
+def _edited(entry: dict[str, Any], tooling: Tooling, schema: str) -> dict[str, Any]:
+    """Return a tool, or the choice of one, as it was edited: what its caller has not said stays unsaid."""
+    tool = tooling.edited.get(str(entry.get("name")))
+    if tool is None or entry.get("type") not in _CALLERS:
+        return entry
+    said = {"name": tool.name, "description": tool.description, schema: tool.parameters}
+    return entry | {name: value for name, value in said.items() if name in entry and value is not None}
+
+
+_CALLERS = (None, "custom", "function", "tool")
+"""Types of tools that the caller runs, and of the choice of one, in dialects whose tools have names."""
+
+
+def overlaid(json: bytes, **members: Any) -> msgspec.Raw | None:
+    """Return a JSON object with these members: as it is if it has them. None stands for a member that is not there, and
+    is returned for an object without any."""
+    said = msgspec.json.decode(json, type=dict[str, Any])
+    if all(said.get(name) == value for name, value in members.items()):
+        return msgspec.Raw(json)
+    found = {name: value for name, value in (said | members).items() if value is not None}
+    return msgspec.Raw(_encode(found)) if found else None
+
+
+_encode = msgspec.json.Encoder().encode
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024
 THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 49_152}

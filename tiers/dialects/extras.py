@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.conversation import NativeRequest
-from tiers.dialects.chat_state import PART_TYPES
+from tiers.dialects.chat_opaque import PART_TYPES
 from tiers.dialects.rules import FORWARDED, server_of
 from tiers.tier import GenerationRequest, Usage
 
@@ -268,8 +267,7 @@ def most_extra_costs(
 
 def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
     """Return how often the server may read the prompt again, for tools that it runs."""
-    native = request.native
-    if native is None or not (native.server_tools or "context_management" in native.fields):
+    if not (request.server_tools or "context_management" in _opaque_fields(request)):
         return 0
     asked = (one for one in asked_extras(spec, request) if one.extra.reads or one.extra.source == _NO_PRICE)
     return sum(ROUNDS if one.most is None or not one.extra.reads else one.most for one in asked)
@@ -307,11 +305,11 @@ def billed_extras(spec: TierSpec, request: GenerationRequest, usage: Usage, call
 def with_bounds(spec: TierSpec, request: GenerationRequest) -> GenerationRequest:
     """Return the request of a caller with a budget: it bounds the uses that `most_extra_costs` has counted as bounded
     by `USES`."""
-    native = request.native
+    opaque = request.opaque
     unset = [one for one in asked_extras(spec, request) if one.most is None and one.extra.bound]
-    if native is None or not unset:
+    if opaque is None or not unset:
         return request
-    fields = dict(native.fields)
+    fields = dict(opaque.fields)
     for row in {one.extra for one in unset}:
         name = row.bound.rpartition(".")[2]
         if not row.bound.startswith(f"{row.field}."):
@@ -322,7 +320,7 @@ def with_bounds(spec: TierSpec, request: GenerationRequest) -> GenerationRequest
             element | {name: USES} if _matches(row, element) and _whole(element.get(name)) is None else element
             for element in elements
         ])  # fmt: skip
-    return msgspec.structs.replace(request, native=msgspec.structs.replace(native, fields=fields))
+    return msgspec.structs.replace(request, opaque=opaque.with_fields(fields))
 
 
 @lru_cache(maxsize=256)
@@ -334,23 +332,23 @@ def _rows_of(server: str, model: str) -> tuple[Extra, ...]:
     )  # fmt: skip
 
 
-_NO_NATIVE = NativeRequest("chat")
 _FIELDS = dict.fromkeys(row.field for row in EXTRAS if row.asked and row.field != "parts")
+
+
+def _opaque_fields(request: GenerationRequest) -> dict[str, bytes]:
+    return {} if request.opaque is None else request.opaque.fields
 
 
 def _fields(request: GenerationRequest) -> Iterator[tuple[str, Sequence[Any]]]:
     """The fields of a request that the table knows, and their values."""
-    native = request.native
     for name, given in (*request.passed.items(), *request.extra.items()):
         if name in _FIELDS and given not in (None, False):
             yield name, given if isinstance(given, list) else [given]
-    if native is None:
-        native = _NO_NATIVE
-    for name, raw in native.fields.items():
+    for name, raw in _opaque_fields(request).items():
         if name in _FIELDS and raw not in (b"null", b"false"):
             given = msgspec.json.decode(raw)
             if name == "tools":
-                given = [tool for tool in given if isinstance(tool, dict) and tool.get("type") in native.server_tools]
+                given = [tool for tool in given if isinstance(tool, dict) and tool.get("type") in request.server_tools]
             yield name, given if isinstance(given, list) else [given]
     kinds = {PART_TYPES[block.kind]: None for message in request.messages or () for block in message.media}
     yield "parts", list(kinds)
@@ -374,7 +372,7 @@ def _most(row: Extra, element: Any, request: GenerationRequest) -> int | None:
     if row.bound.startswith(f"{row.field}."):
         given = element.get(name) if isinstance(element, dict) else None
     else:
-        raw = None if request.native is None else request.native.fields.get(name)
+        raw = _opaque_fields(request).get(name)
         given = None if raw is None else msgspec.json.decode(raw)
     found = _whole(given)
     return row.most if found is None else found

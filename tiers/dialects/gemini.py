@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta
 
 from tiers.conversation import Call, Dialect, ToolCallDelta
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, joined_call, pieces_of
+from tiers.dialects.chat_opaque import image_blocks
 from tiers.dialects.chat_schemas import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -22,7 +23,6 @@ from tiers.dialects.chat_schemas import (
     Seed,
     Temperature,
 )
-from tiers.dialects.chat_state import image_blocks
 from tiers.tier import Delta, TextLogprob, Usage
 
 DIALECT: Dialect = "gemini"

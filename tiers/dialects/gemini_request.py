@@ -14,8 +14,8 @@ from inference_core.protocol import Grammar
 from tiers.conversation import (
     Call,
     FieldNames,
-    NativeRequest,
     Opaque,
+    OpaqueFields,
     ReadRequest,
     Text,
     Tool,
@@ -106,7 +106,7 @@ def read_gemini(body: GenerateContentRequest, model: str, *, stream: bool, runs_
         explicit=_explicit(body, config, sampling),
         passed={"metadata": body.labels} if body.labels else {},
         extra=_modalities(config),
-        native=_native(body, own if runs_tools else ()),
+        opaque=_opaque_fields(body, own if runs_tools else ()),
         ignored=() if runs_tools else tuple(f"tools.{name}" for name in own),
         metadata=body.labels,
         names=FieldNames(names, tuple(conversation.paths)),
@@ -133,17 +133,17 @@ def _modalities(config: GenerationConfig) -> dict[str, Any]:
     return {MODALITIES: kinds} if any(kind != "text" for kind in kinds) else {}
 
 
-def _native(body: GenerateContentRequest, own: Sequence[str]) -> NativeRequest:
+def _opaque_fields(body: GenerateContentRequest, own: Sequence[str]) -> OpaqueFields:
     """Return what only Google understands. `own`: the tools among it that Google runs."""
     config = body.generation_config
     fields = {"safetySettings": _encode(body.safety_settings)} if body.safety_settings else {}
-    unsaid = tuple(fields)
+    lost = tuple(fields)
     if own:
         fields["tools"] = _encode(body.tools)
         refuse_turn(fields["tools"], "tools")
     if config is not None and config.thinking_config is not None:
         fields["thinkingConfig"] = _encode(config.thinking_config)
-    return NativeRequest(DIALECT, fields, tuple(own), unsaid=unsaid)
+    return OpaqueFields(DIALECT, fields, tuple(own), lost_elsewhere=lost)
 
 
 def _answer_form(config: GenerationConfig) -> tuple[Grammar, dict[str, Any] | None] | None:

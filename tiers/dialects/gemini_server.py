@@ -11,7 +11,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import Call, Dialect, Opaque, OpaquePiece, Text, Tooling, Turn
-from tiers.dialects.chat_state import media_piece
+from tiers.dialects.chat_opaque import media_piece
 from tiers.dialects.dialect import (
     THINKING_TOKENS,
     Blocks,
@@ -102,7 +102,7 @@ class GeminiServer(ServerDialect):
         streamed = self.is_streamed(request)
         body: dict[str, Any] = {
             "contents": contents(messages),
-            "generationConfig": msgspec.to_builtins(self._generation(request, max_tokens)),
+            "generationConfig": self._generation(request, max_tokens),
         }
         if system := system_text(messages):
             body["systemInstruction"] = Content(parts=[Part(text=system)])
@@ -217,7 +217,7 @@ def content_parts(message: Turn) -> list[Part]:
 
 
 def _thinking(model: str, request: GenerationRequest) -> ThinkingConfig | None:
-    if request.native is not None and (said := request.native.fields.get("thinkingConfig")) is not None:
+    if (said := request.fields_in(DIALECT).get("thinkingConfig")) is not None:
         return msgspec.json.decode(said, type=ThinkingConfig)
     effort, budget = request.reasoning_effort, request.reasoning_budget
     if effort is None and budget is None:
@@ -243,7 +243,7 @@ def _tools(tooling: Tooling) -> dict[str, Any]:
     )
     return {
         "tools": [ToolEntry(function_declarations=declared)],
-        "toolConfig": msgspec.to_builtins(ToolConfig(function_calling_config=config)),
+        "toolConfig": ToolConfig(function_calling_config=config),
     }
 
 
@@ -252,8 +252,13 @@ _MODES: dict[str, CallingMode] = {"none": "NONE", "auto": "AUTO"}
 
 def _own_fields(request: GenerationRequest) -> dict[str, Any]:
     """Return what a caller of this API said that no other has."""
-    given = {} if request.native is None else request.native.fields
-    return {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
+    given, tooling = request.fields_in(DIALECT), request.tooling
+    fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
+    if "tools" in fields and tooling is not None and tooling.edited:
+        entries = msgspec.json.decode(fields["tools"], type=list[ToolEntry])
+        own = [msgspec.structs.replace(entry, function_declarations=None) for entry in entries]
+        fields["tools"] = _tools(tooling)["tools"] + [entry for entry in own if entry != ToolEntry()]
+    return fields
 
 
 def _deltas(answer: GenerateContentResponse, data: bytes, tally: Tally) -> list[Delta]:

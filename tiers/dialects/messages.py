@@ -20,12 +20,14 @@ from msgspec import UNSET, Meta
 from inference_core.io.files import prepare_types
 from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
+from tiers.dialects.chat_opaque import image_blocks
 from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
-from tiers.dialects.chat_state import image_blocks
 from tiers.tier import Delta, Usage
 
 NAME = "Anthropic"
 DIALECT: Dialect = "messages"
+BETAS = "anthropic-beta"
+"""A header of requests: names of features that are not in the API yet."""
 _NOTHING = msgspec.Raw(b"")
 _encode = msgspec.json.Encoder().encode
 UNSIGNED = "YWlvLXVuc2lnbmVk"
@@ -82,7 +84,7 @@ class Text(_Annotated, frozen=True, kw_only=True, omit_defaults=False):
     text: str
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where an image or a document is: `base64` or `text` (`media_type`, `data`), `url`, `content`, `file`."""
 
     type: str
@@ -138,11 +140,14 @@ MAX_STOP_SEQUENCES = 64
 LEAST_THINKING_TOKENS = 1024
 
 
-class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+Role = Literal["user", "assistant", "system"]
+
+
+class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One message: a text, or blocks (`Block`). Of a system's alone: `output_config`, how a tier of Anthropic goes on,
     and `clear_at`, with which it may hold until the user speaks."""
 
-    role: Literal["user", "assistant", "system"]
+    role: Role
     content: str | list[msgspec.Raw] | None = None
     output_config: Any = None
     clear_at: str | None = None
@@ -153,7 +158,13 @@ class MessageTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.output_config is not None or self.clear_at is not None
 
 
-class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenTurn(MessageTurn, frozen=True, kw_only=True):
+    """One message for a server."""
+
+    content: str | list[Any] | None = None
+
+
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
     too, reach these alone."""
 
@@ -162,6 +173,7 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: Any = None
 
 
 # Threads decode parts of long conversations.
@@ -195,16 +207,19 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     schema: dict[str, Any]
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How much to think, and the format of the answer."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
     task_budget: Any = None
     """For Anthropic."""
 
 
-class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a client says of its user."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None

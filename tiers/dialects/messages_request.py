@@ -18,8 +18,8 @@ from tiers.conversation import (
     Content,
     FieldNames,
     Media,
-    NativeRequest,
     Opaque,
+    OpaqueFields,
     ReadRequest,
     Text,
     Tool,
@@ -31,6 +31,7 @@ from tiers.dialects.chat_request import BILLING_HEADER, check_sizes, medium, tex
 from tiers.dialects.constraints import chosen_name, distinct, function_tool, schema_answer
 from tiers.dialects.decoding import decoded, missing
 from tiers.dialects.messages import (
+    BETAS,
     DIALECT,
     INTERLEAVED,
     PROVIDERS_OWN,
@@ -64,13 +65,13 @@ _NAMES = {
     "messages.reasoning_content": "messages.content.thinking",
 }
 # What only a server with this API understands, or understands more exactly.
-_NATIVE = (
+_OPAQUE = (
     "tool_choice", "thinking", "output_config", "cache_control", "context_management", "container", "inference_geo",
     "mcp_servers", "speed",
 )  # fmt: skip
 # Without them the answer is another one, so no other tier can give it.
 _PROVIDERS_OWN = ("mcp_servers", "container")
-_UNSAID = ("inference_geo", "speed")
+_LOST_ELSEWHERE = ("inference_geo", "speed")
 _UPLOADS = {"container_upload"}
 _MARK = b'"cache_control"'
 _SAMPLING = ("temperature", "top_p", "top_k")
@@ -110,7 +111,6 @@ def read_messages(body: CountTokensRequest, betas: str = "", *, keeps_own: bool 
     own = [*tools.own, *[name for name in _PROVIDERS_OWN if getattr(body, name, None)]]
     own += dict.fromkeys(conversation.foreign)
     own += sorted({block.type for turn in conversation.turns for block in turn.opaque} & _UPLOADS)
-    unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
     grammar, response_format = _format(body)
     return ReadRequest(
         model=body.model,
@@ -121,7 +121,7 @@ def read_messages(body: CountTokensRequest, betas: str = "", *, keeps_own: bool 
         reasoning_effort=None if body.output_config is None else body.output_config.effort,
         reasoning_budget=None if body.thinking is None else _thinking_budget(body.thinking),
         explicit=tuple(explicit),
-        native=NativeRequest(DIALECT, _native_fields(body), tuple(own), betas, unsaid),
+        opaque=_opaque_fields(body, betas, own),
         ignored=tuple(f"tools.{kind}" for kind in tools.left_out),
         names=FieldNames(_NAMES, tuple(conversation.paths), tuple(tools.paths)),
         **fields,
@@ -172,13 +172,17 @@ def _format(body: CountTokensRequest) -> tuple[Grammar | None, dict[str, Any] | 
     return schema_answer(form.schema, f"{where}.schema")
 
 
-def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
-    fields = {name: _encode(value) for name in _NATIVE if (value := getattr(body, name, None)) is not None}
+def _opaque_fields(body: CountTokensRequest, betas: str, own: Iterable[str]) -> OpaqueFields:
+    """Return what only this dialect says. `own`: types of tools and blocks that only its provider has."""
+    fields = {name: _encode(value) for name in _OPAQUE if (value := getattr(body, name, None)) is not None}
     if getattr(body, "max_tokens", None) == 0:
         fields["max_tokens"] = b"0"
     if body.tools:
         fields["tools"] = b"[" + b",".join(map(bytes, body.tools)) + b"]"
-    return fields
+    if betas:
+        fields[BETAS] = _encode(betas)
+    lost = tuple(name for name in _LOST_ELSEWHERE if name in fields)
+    return OpaqueFields(DIALECT, fields, tuple(own), lost_elsewhere=lost, says_thinking="thinking" in fields)
 
 
 class _Tools:
@@ -244,8 +248,10 @@ def _tool(entry: ToolEntry, where: str) -> Tool:
         raise missing(f"{where}.name")
     if entry.input_schema is None:
         raise missing(f"{where}.input_schema")
-    schema = f"{where}.input_schema"
-    return function_tool(entry.name, entry.description, entry.input_schema, schema, strict=entry.strict)
+    schema, mark = f"{where}.input_schema", entry.cache_control if isinstance(entry.cache_control, dict) else None
+    return function_tool(
+        entry.name, entry.description, entry.input_schema, schema, strict=entry.strict, cache_control=mark
+    )
 
 
 class _Placed(NamedTuple):

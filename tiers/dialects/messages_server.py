@@ -7,7 +7,7 @@ into it.
 import re
 from collections.abc import Sequence
 from itertools import dropwhile, takewhile
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +16,6 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import (
     Dialect,
     Media,
-    NativeRequest,
     Text,
     Turn,
 )
@@ -28,15 +27,34 @@ from tiers.dialects.dialect import (
     ServerDialect,
     answer_schema,
     check_provider,
+    edited_tools,
     is_system,
     media_of,
     media_parts,
     missing_model,
+    overlaid,
     published_by,
     system_text,
 )
 from tiers.dialects.event_stream import ServerSentEvent
-from tiers.dialects.messages import DIALECT, INTERLEAVED, NAME, TURN
+from tiers.dialects.messages import (
+    BETAS,
+    DIALECT,
+    INTERLEAVED,
+    NAME,
+    TURN,
+    Block,
+    Effort,
+    OutputConfig,
+    OutputFormat,
+    RequestMetadata,
+    Role,
+    Source,
+    Thinking,
+    ToolChoice,
+    ToolEntry,
+    WrittenTurn,
+)
 from tiers.dialects.messages_answer import read_event, read_whole
 from tiers.dialects.refusals import without_extras
 from tiers.dialects.rules import BUDGET, dropped_fields
@@ -55,11 +73,17 @@ BUDGET_MODELS = (
 HYBRID_MODELS = ("claude-opus-4-6", "claude-sonnet-4-6")
 # By OpenAI's names: which classes of service Anthropic's API has.
 SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
-EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
+EFFORTS: dict[str, Effort] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
 # Fields of a caller of the same API that no other has, or that are said more exactly there.
 SAME_FIELDS = (
-    "max_tokens", "tools", "tool_choice", "cache_control", "context_management", "container", "inference_geo",
-    "mcp_servers", "speed",
+    "max_tokens", "cache_control", "context_management", "container", "inference_geo", "mcp_servers", "speed",
 )  # fmt: skip
 MARK = "cache_control"
 _MARK = b'"cache_control"'
@@ -112,7 +136,7 @@ class MessagesServer(ServerDialect):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the API needs a limit"
-        messages, native = request.messages or [], request.native
+        messages = request.messages or []
         streamed = self.is_streamed(request)
         path, head = self._addressed(streamed=streamed)
         body: dict[str, Any] = head | {
@@ -124,7 +148,7 @@ class MessagesServer(ServerDialect):
             body["system"] = system
         if request.stop:
             body["stop_sequences"] = list(request.stop)
-        body |= tool_fields(request) | same_fields(native)
+        body |= tool_fields(request) | same_fields(request)
         thinking = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, thinking)
         passed, known = passed_fields(request.passed)
@@ -134,7 +158,8 @@ class MessagesServer(ServerDialect):
             added = (MARK,)
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
-        headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
+        betas = betas_of(request)
+        headers = ((BETAS.encode(), betas.encode()),) if betas else ()
         body, unknown = self.with_own_fields(body | thinking | sampling | passed, request)
         return ServerCall(path, _encode(body), streamed, dropped + unknown, added, headers)
 
@@ -144,15 +169,15 @@ class MessagesServer(ServerDialect):
 
     def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
         """Return `thinking` and `output_config`: of a caller of this API as they are, if the model takes them."""
-        output = {}
-        if (schema := answer_schema(request, NAME)) is not None:
-            output["format"] = {"type": "json_schema", "schema": schema}
-        same = native_thinking(self._remote.model, request, max_tokens)
-        if same is not None:
-            return ({"output_config": output} if output else {}) | same
-        fields = thinking_fields(self._remote.model, request, max_tokens)
-        output |= fields.pop("output_config", {})
-        return fields | ({"output_config": output} if output else {})
+        schema, fields = answer_schema(request, NAME), same_thinking(self._remote.model, request, max_tokens)
+        if fields is None:
+            fields = thinking_fields(self._remote.model, request, max_tokens)
+        elif "output_config" in fields:
+            return fields
+        if schema is not None:
+            output, form = fields.get("output_config", OutputConfig()), OutputFormat(type="json_schema", schema=schema)
+            fields["output_config"] = msgspec.structs.replace(output, format=form)
+        return fields
 
     def own_turns(self, messages: list[Turn]) -> list[Turn]:
         """See `ServerDialect.own_turns`: models of Anthropic refuse thoughts that none of them has signed."""
@@ -186,11 +211,12 @@ class VertexMessagesServer(MessagesServer):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`. It has one class of service, and not all betas of Anthropic's own API."""
-        native, passed = request.native, request.passed
+        betas, passed = betas_of(request), request.passed
         lost: tuple[str, ...] = ()
-        if native is not None and native.betas and (betas := taken_betas(native.betas)) != native.betas:
-            request = msgspec.structs.replace(request, native=msgspec.structs.replace(native, betas=betas))
-            lost += ("anthropic-beta",)
+        if request.opaque is not None and (taken := taken_betas(betas)) != betas:
+            opaque = request.opaque.with_fields(request.opaque.fields | {BETAS: _encode(taken)})
+            request = msgspec.structs.replace(request, opaque=opaque)
+            lost += (BETAS,)
         if "service_tier" in passed:
             others = {name: value for name, value in passed.items() if name != "service_tier"}
             request = msgspec.structs.replace(request, passed=others)
@@ -203,82 +229,94 @@ class VertexMessagesServer(MessagesServer):
         return f"{self._model}:{method}", {"anthropic_version": _VERTEX_VERSION}
 
 
+def betas_of(request: GenerationRequest) -> str:
+    """Return the caller's header `anthropic-beta`, "" for none."""
+    said = request.fields_in(DIALECT).get(BETAS)
+    return "" if said is None else msgspec.json.decode(said, type=str)
+
+
 def taken_betas(betas: str) -> str:
     """Return those of the header `anthropic-beta` that Vertex AI takes, by its names."""
     named = (_BETAS_RENAMED.get(one.strip(), one.strip()) for one in betas.split(","))
     return ",".join(dict.fromkeys(one for one in named if one and not _BETAS_REFUSED.match(one)))
 
 
-Block = dict[str, Any] | msgspec.Raw
+WrittenBlock = Block | msgspec.Raw
+"""A block of ours, or one as it was given."""
 
 
-def system_of(messages: Sequence[Turn]) -> str | list[Block]:
+def system_of(messages: Sequence[Turn]) -> str | list[WrittenBlock]:
     """Return the system prompt, which is what the system says at the start: as text, or as blocks where the caller gave
     it so; empty for none."""
     start = list(takewhile(is_system, messages))
     if not any(message.written(DIALECT) for message in start):
         return system_text(start)
-    blocks: list[Block] = []
+    blocks: list[WrittenBlock] = []
     for message in start:
         if said := message.written(DIALECT):
             blocks += [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
         elif message.text:
-            blocks.append({"type": "text", "text": message.text})
+            blocks.append(Block(type="text", text=message.text))
     return blocks
 
 
-def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[dict[str, Any]]:
+def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[WrittenTurn]:
     """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
     turn of the system stands where it stood (`tiers.dialects.rules` says for which models). `controls`: whether it may
     say more than its text."""
-    turns: list[dict[str, Any]] = []
+    turns: list[WrittenTurn] = []
+    said: list[WrittenBlock] = []  # by the last turn
     for message in dropwhile(is_system, messages):
         role, blocks = _blocks_of(message)
         own = [block.json for block in message.written(DIALECT) if block.type == TURN]
         if role == "system" and controls and own:
             blocks = []
-        if blocks and turns and turns[-1]["role"] == role and len(turns[-1]) == 2:
-            turns[-1]["content"] += blocks
+        if blocks and turns and turns[-1].role == role and not turns[-1].has_controls:
+            said += blocks
         elif blocks:
-            turns.append({"role": role, "content": blocks})
-        turns += [msgspec.json.decode(one, type=dict[str, Any]) for one in own] if controls else []
+            said = blocks
+            turns.append(WrittenTurn(role=role, content=said))
+        turns += [msgspec.json.decode(one, type=WrittenTurn) for one in own] if controls else []
     if not turns:
         raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
-    last = turns[-1]["content"][-1] if turns[-1]["role"] == "assistant" else None
-    if isinstance(last, dict) and last["type"] == "text":
+    last = said[-1] if turns[-1].role == "assistant" else None
+    if isinstance(last, Block) and last.type == "text":
         # The answer goes on from here; a space at its end is refused.
-        last["text"] = last["text"].rstrip() or "."
+        said[-1] = msgspec.structs.replace(last, text=(last.text or "").rstrip() or ".")
     return turns
 
 
-def _blocks_of(message: Turn) -> tuple[str, list[Block]]:
-    role = message.role if message.role in ("assistant", "system") else "user"
+_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system"}
+
+
+def _blocks_of(message: Turn) -> tuple[Role, list[WrittenBlock]]:
+    role = _ROLES.get(message.role, "user")
     said = message.written(DIALECT)
     if said and [block.type for block in said] != [TURN]:
         return role, [msgspec.Raw(block.json) for block in said if block.json and block.type != TURN]
     content = content_blocks(message)
     if message.role == "tool":
-        result = {"type": "tool_result", "tool_use_id": message.call_id or ""}
-        return "user", [result | ({"content": content} if content else {})]
+        return "user", [Block(type="tool_result", tool_use_id=message.call_id or "", content=content or None)]
     calls = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.object_arguments()}
-        for call in message.calls
+        Block(type="tool_use", id=call.id, name=call.name, input=call.object_arguments()) for call in message.calls
     ]
     return role, [*content, *calls]
 
 
-def content_blocks(message: Turn) -> list[dict[str, Any]]:
+def content_blocks(message: Turn) -> list[Block]:
     """Return the parts of a message as blocks, without blank texts. Raises TierRequestError for audio."""
-    blocks: list[dict[str, Any]] = []
+    blocks: list[Block] = []
     for block in message.content_blocks:
-        mark = {} if block.cache_control is None else {MARK: block.cache_control}
+        mark = block.cache_control
         if isinstance(block, Text):
-            blocks += [{"type": "text", "text": block.text, **mark}] if block.text.strip() else []
+            blocks += [Block(type="text", text=block.text, cache_control=mark)] if block.text.strip() else []
             continue
         media = source_of(block)
-        source = {"type": "base64", "media_type": media.type, "data": media.data}
-        source = {"type": "url", "url": media.url} if media.url else source
-        blocks.append({"type": "image" if media.kind == "image" else "document", "source": source, **mark})
+        if media.url:
+            source = Source(type="url", url=media.url)
+        else:
+            source = Source(type="base64", media_type=media.type, data=media.data)
+        blocks.append(Block(type="image" if media.kind == "image" else "document", source=source, cache_control=mark))
     return blocks
 
 
@@ -290,17 +328,17 @@ def source_of(block: Media) -> MediaBody:
     return media
 
 
-def same_fields(native: NativeRequest | None) -> dict[str, Any]:
-    """Return the fields of a caller of the same API that go on as they are."""
-    if native is None:
-        return {}
-    return {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
+def same_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return the fields of a caller of the same API that go on as they are, but for what its tools were changed to."""
+    given = request.fields_in(DIALECT)
+    tools = edited_tools(given, request.tooling, "input_schema")
+    return tools | {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
 
 
 def is_marked(request: GenerationRequest) -> bool:
     """Whether the caller has marked what is to be cached."""
-    native = request.native
-    if native is not None and (MARK in native.fields or any(_MARK in said for said in native.fields.values())):
+    given = request.fields_in(DIALECT)
+    if MARK in given or any(_MARK in said for said in given.values()):
         return True
     if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
         return True
@@ -313,43 +351,45 @@ def is_marked(request: GenerationRequest) -> bool:
 def mark(body: dict[str, Any]) -> None:
     """Mark tools, system prompt and last turn, for the next step to read from the cache; Anthropic takes four marks."""
     if tools := body.get("tools"):
-        listed = msgspec.json.decode(tools, type=list[Any]) if isinstance(tools, msgspec.Raw) else tools
-        body["tools"] = [*listed[:-1], listed[-1] | {MARK: _CACHED}] if listed else listed
+        listed = msgspec.json.decode(tools, type=list[msgspec.Raw]) if isinstance(tools, msgspec.Raw) else tools
+        body["tools"] = [*listed[:-1], _marked(listed[-1])] if listed else listed
     if system := body.get("system"):
-        blocks: list[Block] = [{"type": "text", "text": system}] if isinstance(system, str) else system
+        blocks = [Block(type="text", text=system)] if isinstance(system, str) else system
         body["system"] = [*blocks[:-1], _marked(blocks[-1])]
     turn = body["messages"][-1]
-    if turn["role"] == "user":
-        turn["content"][-1] = _marked(turn["content"][-1])
+    if turn.role == "user":
+        turn.content[-1] = _marked(turn.content[-1])
 
 
-def _marked(block: Block) -> dict[str, Any]:
-    plain = msgspec.json.decode(block, type=dict[str, Any]) if isinstance(block, msgspec.Raw) else block
-    return plain | {MARK: _CACHED}
+def _marked(entry: Block | ToolEntry | msgspec.Raw) -> Any:
+    if isinstance(entry, msgspec.Raw):
+        return msgspec.json.decode(entry, type=dict[str, Any]) | {MARK: _CACHED}
+    return msgspec.structs.replace(entry, cache_control=_CACHED)
 
 
-def native_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
-    """Return `thinking` and `output_config` of a caller of the same API as they are; None where the model does not take
-    them so: one kind of models takes budgets, the other `adaptive`."""
-    native = request.native
-    if native is None or not {"thinking", "output_config"} & native.fields.keys():
+def same_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
+    """Return `thinking` and `output_config` of a caller of the same API, with the effort that its server takes; None
+    where the model does not take them so: one kind of models takes budgets, the other `adaptive`."""
+    given = request.fields_in(DIALECT)
+    if not {"thinking", "output_config"} & given.keys():
         return None
     takes_budgets = model.startswith(BUDGET_MODELS)
     fields: dict[str, Any] = {}
-    if (said := native.fields.get("thinking")) is not None:
-        asked = msgspec.json.decode(said, type=dict[str, Any])
-        if asked.get("type") == "enabled":
-            fits = asked.get("budget_tokens", 0) < max_tokens or INTERLEAVED in native.betas
+    if (said := given.get("thinking")) is not None:
+        asked = msgspec.json.decode(said, type=Thinking)
+        if asked.type == "enabled":
+            fits = (asked.budget_tokens or 0) < max_tokens or INTERLEAVED in betas_of(request)
             if not fits or not (takes_budgets or model.startswith(HYBRID_MODELS)) or is_cut_off(request):
                 return None
-        elif asked.get("type") != "disabled" and takes_budgets:
+        elif asked.type != "disabled" and takes_budgets:
             return None
         fields["thinking"] = msgspec.Raw(said)
-    if (said := native.fields.get("output_config")) is not None:
-        output = msgspec.json.decode(said, type=dict[str, Any])
-        if takes_budgets and "effort" in output and not model.startswith("claude-opus-4-5"):
+    if (said := given.get("output_config")) is not None:
+        effort = request.reasoning_effort
+        if takes_budgets and effort is not None and not model.startswith("claude-opus-4-5"):
             return None
-        fields["output_config"] = msgspec.Raw(said)
+        if (output := overlaid(said, effort=effort)) is not None:
+            fields["output_config"] = output
     return fields
 
 
@@ -360,18 +400,18 @@ def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | No
     """
     effort, budget = request.reasoning_effort, request.reasoning_budget
     if effort == "none" or budget == 0:
-        return {"thinking": {"type": "disabled"}}
+        return {"thinking": Thinking(type="disabled")}
     forced = request.tooling is not None and request.tooling.is_forced
     if (effort is None and budget is None) or forced:
         return {}
     if not model.startswith(BUDGET_MODELS):
-        fields: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "summarized"}}
-        return fields | ({"output_config": {"effort": EFFORTS[effort]}} if effort is not None else {})
+        fields: dict[str, Any] = {"thinking": Thinking(type="adaptive", display="summarized")}
+        return fields | ({"output_config": OutputConfig(effort=EFFORTS[effort])} if effort is not None else {})
     wanted = budget if budget is not None else THINKING_TOKENS[effort or "medium"]
     room = wanted if max_tokens is None else max_tokens - MIN_THINKING_TOKENS
     if room < MIN_THINKING_TOKENS or is_cut_off(request):
         return {}
-    return {"thinking": {"type": "enabled", "budget_tokens": max(MIN_THINKING_TOKENS, min(wanted, room))}}
+    return {"thinking": Thinking(type="enabled", budget_tokens=max(MIN_THINKING_TOKENS, min(wanted, room)))}
 
 
 def is_cut_off(request: GenerationRequest) -> bool:
@@ -386,10 +426,10 @@ def is_cut_off(request: GenerationRequest) -> bool:
 
 def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters set. Models refuse all while they think, and `temperature` with `top_p`."""
-    asked = thinking.get("thinking", {})
+    asked = thinking.get("thinking")
     if isinstance(asked, msgspec.Raw):
-        asked = msgspec.json.decode(asked)
-    if asked.get("type") in ("enabled", "adaptive"):
+        asked = msgspec.json.decode(asked, type=Thinking)
+    if asked is not None and asked.type in ("enabled", "adaptive"):
         return {}
     sampling, given = request.sampling, request.given
     fields: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
@@ -421,7 +461,7 @@ def passed_fields(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
     known: set[str] = set()
     for name in ("user", "safety_identifier"):
         if name in passed and "metadata" not in fields:
-            fields["metadata"] = {"user_id": passed[name]}
+            fields["metadata"] = RequestMetadata(user_id=passed[name])
             known.add(name)
     if (wanted := SERVICE_TIERS.get(passed.get("service_tier", ""))) is not None:
         fields["service_tier"] = wanted
@@ -435,17 +475,26 @@ def tool_fields(request: GenerationRequest) -> dict[str, Any]:
     if tooling is None:
         return {}
     tools = [
-        {"name": tool.name, "input_schema": {"type": "object", **tool.schema}}
-        | ({"description": tool.description} if tool.description else {})
-        | ({MARK: tool.cache_control} if tool.cache_control is not None else {})
+        ToolEntry(
+            name=tool.name,
+            description=tool.description or None,
+            input_schema={"type": "object", **tool.schema},
+            cache_control=tool.cache_control,
+        )
         for tool in tooling.tools
     ]
-    choice: dict[str, Any] = {"type": {"required": "any", "named": "tool"}.get(tooling.choice, tooling.choice)}
-    if tooling.choice == "named":
-        choice["name"] = tooling.name
-    if not tooling.parallel and tooling.choice != "none":
-        choice["disable_parallel_tool_use"] = True
+    is_single = not tooling.parallel and tooling.choice != "none"
+    choice = ToolChoice(
+        type=_CHOICES[tooling.choice],
+        name=tooling.name if tooling.choice == "named" else None,
+        disable_parallel_tool_use=True if is_single else None,
+    )
     return {"tools": tools, "tool_choice": choice}
+
+
+_CHOICES: dict[str, Literal["auto", "any", "tool", "none"]] = {
+    "none": "none", "auto": "auto", "required": "any", "named": "tool"
+}  # fmt: skip
 
 
 def _without_unsigned(message: Turn) -> Turn:

@@ -9,22 +9,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
-from tiers.conversation import Dialect, NativeRequest, Opaque, Thought, Tooling, Turn
-from tiers.dialects.chat_state import state_names, state_of, with_kept_state, without_state
+from tiers.conversation import Dialect, Opaque, Thought, Turn
+from tiers.dialects.chat_opaque import opaque_names, opaque_of, with_recalled, without_opaque
 from tiers.dialects.dialect import ServerDialect
 from tiers.dialects.rules import THOUGHTS
 from tiers.tier import Delta, GenerationRequest
-
-_MARK = b'"cache_control"'
-
-
-def _marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
-    """Return the tools with a mark on the last one, where one of a native request's has it."""
-    if _MARK not in native.fields.get("tools", b"") or not tooling.tools:
-        return tooling
-    last = msgspec.structs.replace(tooling.tools[-1], cache_control={"type": "ephemeral"})
-    return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
-
 
 MOST = 100_000
 """Seals that are known at a time; about 20 MB."""
@@ -65,7 +54,7 @@ class ReasoningMakers:
 
     def _readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
         """Return a turn as `model` gets it: in `dialect` at most, and without reasoning that another model made."""
-        if not message.opaque:
+        if not (message.opaque or message.recalled):
             return message
         said = message.written(dialect)
         is_own = message.maker == model if message.maker else is_only
@@ -75,7 +64,7 @@ class ReasoningMakers:
             own = []
         elif said and dialect is not None:
             own = own or [Opaque(dialect, b"")]
-        return message.with_opaque([*state_of(message), *own])
+        return msgspec.structs.replace(message.with_opaque([*opaque_of(message), *own]), recalled=())
 
     def readable_request(
         self,
@@ -90,7 +79,7 @@ class ReasoningMakers:
         """Return the request without what is in the form of another API than `dialect`, or is reasoning that another
         model than `maker` made; and the names of what a chat's caller gave of the latter. `is_only_server`,
         `is_only_maker`: no other tier has the API, or could have made reasoning in it. `is_own`: see `_owned`."""
-        messages, native, tooling = request.messages, request.native, request.tooling
+        messages = request.messages
         lost: tuple[str, ...] = ()
         if messages is not None:
             own, left = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
@@ -100,10 +89,8 @@ class ReasoningMakers:
                 name for place, names in left.items() for name in names
                 if name != THOUGHTS or not _is_as_written(given[place], messages[place], dialect.form)
             ))  # fmt: skip
-        if dialect.rules.cache_points and native is not None and tooling is not None:
-            tooling = _marked_tools(tooling, native)
-        native = native if native is not None and native.form == dialect.form else None
-        return msgspec.structs.replace(request, messages=messages, native=native, tooling=tooling), lost
+        opaque = request.opaque if request.is_in(dialect.form) else None
+        return msgspec.structs.replace(request, messages=messages, opaque=opaque), lost
 
     def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
         """`maker` has made the reasoning that is sealed in `deltas` now."""
@@ -122,9 +109,9 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
 def _owned(
     messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
 ) -> tuple[list[Turn], dict[int, list[str]]]:
-    """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
-    one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
-    be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
+    """Return the turns as the model of `maker` gets them: thoughts and opaque fields of the chat API that are another
+    one's are left out, its own that are recalled are there. `is_only`: what is of an unknown maker can only be the
+    model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
     unknown maker. Then the names of what the caller gave and is left out, by the place of the turn."""
     read: list[Turn] = []
     left: dict[int, list[str]] = {}
@@ -132,12 +119,12 @@ def _owned(
         if message.is_plain:
             read.append(message)
         elif (message.maker == maker) if message.maker else is_only:
-            read.append(with_kept_state(message))
+            read.append(with_recalled(message))
         else:
             may_read = is_own and not message.maker
-            left[place] = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
+            left[place] = [name for name in opaque_names(message) if not (may_read and name == THOUGHTS)]
             thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
-            bare = without_state(message)
+            bare = without_opaque(message)
             read.append(bare.with_blocks([*thoughts, *bare.blocks]) if thoughts else bare)
     return read, left
 

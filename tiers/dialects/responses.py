@@ -7,7 +7,7 @@ they were.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,17 +18,30 @@ from tiers.conversation import (
     Media,
     Opaque,
     OpaquePiece,
+    ReasoningEffort,
     Text,
     Turn,
     UrlCitation,
 )
 from tiers.dialects.chat_chunk import TICKS
-from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of
+from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of, edited_tools, overlaid
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
-from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, SEALED_REASONING, SaidItem
+from tiers.dialects.responses_schemas import (
+    FORM,
+    SAME_FIELDS,
+    SEALED_REASONING,
+    ChosenTool,
+    Part,
+    Reasoning,
+    SaidItem,
+    TextFormat,
+    TextOptions,
+    WrittenItem,
+    WrittenTool,
+)
 from tiers.dialects.responses_tools import flat_name
-from tiers.dialects.rules import BREAKPOINT, NEUTRAL, sampling_of
+from tiers.dialects.rules import NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
@@ -65,9 +78,9 @@ def is_expressible(request: GenerationRequest) -> bool:
 
 def is_needed(request: GenerationRequest) -> bool:
     """Whether the request loses something as a chat: its reasoning next to tools, or what only this API has."""
-    native = request.native
-    if native is not None and native.form == "responses":
-        if native.server_tools or any(name in native.fields for name in _NEEDING) or _has_custom_tools(native.fields):
+    if request.is_in(FORM):
+        given = request.fields_in(FORM)
+        if request.server_tools or any(name in given for name in _NEEDING) or _has_custom_tools(given):
             return True
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
@@ -84,15 +97,17 @@ def _is_file_address(block: Media) -> bool:
     return block.kind == "file" and str((block.data or {}).get("file_data"))[:4].lower() == "http"
 
 
-def effort_of(request: GenerationRequest) -> str | None:
+# Not all models have `max`.
+_EFFORTS: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high")
+
+
+def effort_of(request: GenerationRequest) -> ReasoningEffort | None:
     """The effort that was asked for, or else the least one that thinks as many tokens as it may."""
     if request.reasoning_effort is not None or request.reasoning_budget is None:
         return request.reasoning_effort
     if request.reasoning_budget == 0:
         return "none"
-    # Not all models have `max`.
-    enough = (name for name, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget and name != "max")
-    return next(enough, "xhigh")
+    return next((effort for effort in _EFFORTS if THINKING_TOKENS[effort] >= request.reasoning_budget), "xhigh")
 
 
 def _has_custom_tools(fields: dict[str, bytes]) -> bool:
@@ -106,7 +121,6 @@ def request_body(
     remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool
 ) -> dict[str, Any]:
     """Return the body of a request."""
-    native = request.native
     body: dict[str, Any] = {
         "model": remote.model,
         "input": [item for message in request.messages or () for item in _items(message)],
@@ -121,13 +135,25 @@ def request_body(
         if value != 1.0 or name in request.given:
             body[name] = value
     body |= {name: request.passed[name] for name in _PASSED if name in request.passed}
-    if native is None:
-        return body | _asked(request)
-    return body | {name: msgspec.Raw(native.fields[name]) for name in SAME_FIELDS if name in native.fields}
+    return body | (_same_fields(request) if request.is_in(FORM) else _asked(request))
+
+
+def _same_fields(request: GenerationRequest) -> dict[str, Any]:
+    """Return what a caller of this API asks for as it is, but for what its server takes in another form."""
+    given = request.fields_in(FORM)
+    fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
+    fields |= edited_tools(given, request.tooling, "parameters")
+    fields["reasoning"] = overlaid(given.get("reasoning", b"{}"), effort=request.reasoning_effort)
+    if fields["reasoning"] in (None, b"{}"):
+        del fields["reasoning"]
+    if request.tooling is not None and "parallel_tool_calls" not in request.given:
+        # Its server refuses the field.
+        fields.pop("parallel_tool_calls", None)
+    return fields
 
 
 def _include(request: GenerationRequest) -> list[str]:
-    given = b"[]" if request.native is None else request.native.fields.get("include", b"[]")
+    given = request.fields_in(FORM).get("include", b"[]")
     return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(given, type=list[str])]))
 
 
@@ -135,24 +161,28 @@ def _asked(request: GenerationRequest) -> dict[str, Any]:
     """What a chat asks for of reasoning, tools and the form of the answer."""
     fields: dict[str, Any] = {}
     if (effort := effort_of(request)) is not None:
-        fields["reasoning"] = {"effort": effort}
-    text: dict[str, Any] = {}
-    if (form := request.response_format) is not None:
-        inner = form.get("json_schema") or {}
-        text["format"] = {"type": form.get("type"), **inner}
-    if "verbosity" in request.passed:
-        text["verbosity"] = request.passed["verbosity"]
-    if text:
+        fields["reasoning"] = Reasoning(effort=effort)
+    form = request.response_format
+    text = TextOptions(
+        format=None if form is None else TextFormat(type=form["type"], **form.get("json_schema") or {}),
+        verbosity=request.passed.get("verbosity"),
+    )
+    if text != TextOptions():
         fields["text"] = text
     if (tooling := request.tooling) is None:
         return fields
     fields["tools"] = [
-        {"type": "function", "name": tool.name, "parameters": tool.schema, "strict": tool.strict}
-        | ({"description": tool.description} if tool.description is not None else {})
+        WrittenTool(
+            type="function",
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.schema,
+            strict=tool.strict,
+        )
         for tool in tooling.tools
     ]
     if tooling.choice == "named":
-        fields["tool_choice"] = {"type": "function", "name": tooling.name}
+        fields["tool_choice"] = ChosenTool(type="function", name=tooling.name or "")
     elif tooling.choice != "auto" or "tool_choice" in request.given:
         fields["tool_choice"] = tooling.choice
     if "parallel_tool_calls" in request.given or not tooling.parallel:
@@ -165,29 +195,27 @@ def _items(message: Turn) -> Iterator[Any]:
         yield from (msgspec.Raw(block.json) for block in said if block.json)
         return
     if message.role == "tool":
-        output = list(_parts(message.parts)) or message.text
-        yield {"type": "function_call_output", "call_id": message.call_id or "", "output": output}
+        output = list(map(_part, message.parts)) or message.text
+        yield WrittenItem(type="function_call_output", call_id=message.call_id or "", output=output)
         return
-    if content := list(_parts(message.parts)) or message.text:
-        yield {"type": "message", "role": message.role, "content": content}
+    if content := list(map(_part, message.parts)) or message.text:
+        yield WrittenItem(type="message", role=message.role, content=content)
     for call in message.calls:
-        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        yield WrittenItem(type="function_call", call_id=call.id, name=call.name, arguments=call.arguments)
 
 
-def _parts(blocks: Sequence[Content]) -> Iterator[dict[str, Any]]:
-    for block in blocks:
-        mark = {} if block.breakpoint is None else {BREAKPOINT: block.breakpoint}
-        if isinstance(block, Text):
-            yield {"type": "input_text", "text": block.text, **mark}
-            continue
-        data = block.data or {}
-        if block.kind == "image":
-            detail = {"detail": data["detail"]} if "detail" in data else {}
-            yield {"type": "input_image", "image_url": data.get("url"), **detail, **mark}
-        elif _is_file_address(block):
-            yield {"type": "input_file", "file_url": data["file_data"], **mark}
-        else:
-            yield {"type": "input_file", **data, **mark}
+def _part(block: Content) -> Part:
+    mark = block.breakpoint
+    if isinstance(block, Text):
+        return Part(type="input_text", text=block.text, prompt_cache_breakpoint=mark)
+    data = block.data or {}
+    if block.kind == "image":
+        url, detail = data.get("url"), data.get("detail")
+        return Part(type="input_image", image_url=url, detail=detail, prompt_cache_breakpoint=mark)
+    if _is_file_address(block):
+        return Part(type="input_file", file_url=data["file_data"], prompt_cache_breakpoint=mark)
+    names = ("file_data", "file_id", "filename")
+    return Part(type="input_file", prompt_cache_breakpoint=mark, **{name: data.get(name) for name in names})
 
 
 _NOTHING = msgspec.Raw(b"")

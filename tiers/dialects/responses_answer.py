@@ -13,7 +13,7 @@ import msgspec
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object, pieces_of
-from tiers.dialects.chat_state import image_items
+from tiers.dialects.chat_opaque import image_items
 from tiers.dialects.chat_writer import chat_logprobs
 from tiers.dialects.constraints import InputReader, input_of
 from tiers.dialects.responses_items import ItemIds, carried, sealed, without_seals
@@ -164,8 +164,8 @@ class ResponseBody:
     def state_items(self, choice: CollectedChoice, maker: str) -> list[dict[str, Any]]:
         """Return what the server of a finished answer needs back, as an item after all others, for a client that asked
         for it."""
-        state = carried(choice, maker) if self._seals and not self.is_servers_own else None
-        return [] if state is None else [self._reasoning("", state)]
+        seal = carried(choice, maker) if self._seals and not self.is_servers_own else None
+        return [] if seal is None else [self._reasoning("", seal)]
 
     def _reasoning(self, text: str, seal: str) -> dict[str, Any]:
         parts = [self.reasoning_part(text)] if text else []

@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.conversation import NativeRequest, Opaque, Turn
+from tiers.conversation import Opaque, OpaqueFields, Turn
 from tiers.deltas import CollectedChoice
 from tiers.dialects.caller_urls import refuse_turn
-from tiers.dialects.chat_state import FORM as CHAT
-from tiers.dialects.chat_state import THOUGHTS, kept_state, size_of, with_kept_state
+from tiers.dialects.chat_opaque import FORM as CHAT
+from tiers.dialects.chat_opaque import THOUGHTS, recallable_blocks, size_of, with_recalled
 from tiers.dialects.responses_schemas import FORM, SAME_FIELDS, Item, ResponsesRequest, ResponseTool
 from tiers.dialects.responses_tools import SEARCH
 
@@ -44,7 +44,7 @@ _OURS = (
 )
 _FIELDS = (*SAME_FIELDS, "include")
 # What no chat says.
-_UNSAID = ("context_management",)
+_LOST_ELSEWHERE = ("context_management",)
 _PREFIX = re.compile(r"[a-z]{2,4}\Z")
 
 
@@ -68,7 +68,12 @@ class GivenItems(msgspec.Struct, frozen=True):
     """The items of a request, as data, in its order; and its other fields."""
 
     items: list[dict[str, Any]]
-    native: NativeRequest
+    opaque: OpaqueFields
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools as they were given."""
+        return msgspec.json.decode(self.opaque.fields.get("tools", b"[]"), type=list[dict[str, Any]])
 
 
 def given_items(body: bytes) -> GivenItems:
@@ -81,8 +86,8 @@ def given_items(body: bytes) -> GivenItems:
     fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = _others(tools, items)
-    unsaid = tuple(name for name in _UNSAID if name in fields)
-    return GivenItems(items, NativeRequest(FORM, fields, own, unsaid=unsaid))
+    lost = tuple(name for name in _LOST_ELSEWHERE if name in fields)
+    return GivenItems(items, OpaqueFields(FORM, fields, own, lost_elsewhere=lost))
 
 
 _ID_PREFIXES = {
@@ -126,7 +131,7 @@ def _listed_part(part: dict[str, Any]) -> dict[str, Any]:
     return part | {"annotations": []} if part["type"] == "output_text" else part
 
 
-def native_item(item: Mapping[str, Any]) -> Opaque | None:
+def opaque_item(item: Mapping[str, Any]) -> Opaque | None:
     """An item as a server gets it; None for reasoning that no server has sealed."""
     kind, seal = item.get("type", "message"), item.get("encrypted_content") or ""
     if kind == "reasoning" and (not seal or seal.startswith(OWN_SEAL)):
@@ -239,7 +244,7 @@ def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenIte
     """What a server with this API gets instead of such items, in the same places as those of the request."""
     if not any(item.get("type") == TOOLS or item.get("type") in COMPACTION for item in given.items):
         return given
-    found = msgspec.json.decode(given.native.fields.get("tools", b"[]"), type=list[dict[str, Any]])
+    found = given.tools
     names = {(tool.get("type"), tool.get("name")) for tool in found}
     for item in given.items:
         for tool in item.get("tools") or () if item.get("type") == TOOLS else ():
@@ -247,9 +252,9 @@ def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenIte
                 names.add((tool.get("type"), tool.get("name")))
                 found.append(tool)
     own = _others(found, given.items)
-    fields = given.native.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
+    fields = given.opaque.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
     items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
-    return GivenItems(items, msgspec.structs.replace(given.native, fields=fields, server_tools=own))
+    return GivenItems(items, msgspec.structs.replace(given.opaque, fields=fields, server_tools=own))
 
 
 def _is_providers(item: Item) -> bool:
@@ -302,8 +307,8 @@ def opened_seal(seal: str) -> str:
 
 
 def carried(choice: CollectedChoice, maker: str) -> str | None:
-    """Return the `encrypted_content` of the state that `maker` needs back of its answer; None for none."""
-    blocks = [block for block in kept_state(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
+    """Return the `encrypted_content` of what `maker` needs back of its answer; None for none."""
+    blocks = [block for block in recallable_blocks(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
     if not size_of(blocks) or blocks[0].dialect == FORM:
         return None
     turn = _Turn(maker, tuple(_bare(blocks)))
@@ -315,9 +320,8 @@ def with_carried(message: Turn, seal: str) -> Turn:
     try:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
         whole = turn.blocks and turn.blocks[0].dialect in ("messages", "gemini")
-        kept = [*_filled(turn, message)] if whole else turn.blocks
-        said = message.with_opaque([*message.opaque, *(msgspec.structs.replace(one, is_kept=True) for one in kept)])
-        return msgspec.structs.replace(with_kept_state(said), maker=turn.maker)
+        recalled = tuple(_filled(turn, message)) if whole else turn.blocks
+        return with_recalled(msgspec.structs.replace(message, maker=turn.maker, recalled=recalled))
     except (binascii.Error, ValueError, LookupError, TypeError, AttributeError, *JSON_ERRORS):
         return message
 

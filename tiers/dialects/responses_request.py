@@ -27,7 +27,7 @@ from tiers.dialects.responses_items import (
     OWN_SEAL,
     GivenItems,
     is_callers,
-    native_item,
+    opaque_item,
     opened_seal,
     with_carried,
 )
@@ -74,7 +74,7 @@ def read_responses(
     _check(body)
     turns = _turns(body, earlier, given, before)
     logprobs = wants_logprobs(body)
-    own = () if given is None else given.native.server_tools
+    own = () if given is None else given.opaque.server_tools
     callers = [tool for tool in body.tools or () if given is None or is_callers(tool.type, tool.execution)]
     choice = body.tool_choice
     is_own = not isinstance(choice, str | None) and choice.type in (*own, "allowed_tools")
@@ -99,7 +99,7 @@ def read_responses(
         service_tier=body.service_tier,
         explicit=tuple([name for name in _EXPLICIT if explicit.get(name) is not None]),
         passed=_service_fields(body),
-        native=None if given is None else given.native,
+        opaque=None if given is None else given.opaque,
         wants_opaque=bool(body.tools) and SEALED_REASONING in (body.include or ()),
         store=body.store is not False,
         metadata=body.metadata,
@@ -165,7 +165,7 @@ def _format(form: TextFormat | None) -> dict[str, Any] | None:
 def _turns(
     body: ResponsesRequest, earlier: Sequence[Item], given: GivenItems | None, before: Sequence[Any]
 ) -> "_Turns":
-    turns = _Turns(is_native=given is not None)
+    turns = _Turns(keeps_items=given is not None)
     if body.instructions is not None:
         turns.add_part("system", "instructions", body.instructions)
     if not (body.input or earlier):
@@ -173,7 +173,7 @@ def _turns(
     for place, item in enumerate(earlier):
         turns.add(item, "previous_response_id", None if given is None else before[place])
     if isinstance(body.input, str):
-        turns.add_part("user", "input", body.input, () if given is None else _native(given.items[0]))
+        turns.add_part("user", "input", body.input, () if given is None else _opaque(given.items[0]))
     else:
         for place, item in enumerate(body.input):
             turns.add(item, f"input[{place}]", None if given is None else given.items[place])
@@ -181,8 +181,8 @@ def _turns(
     return turns
 
 
-def _native(item: Mapping[str, Any]) -> tuple[Opaque, ...]:
-    block = native_item(item)
+def _opaque(item: Mapping[str, Any]) -> tuple[Opaque, ...]:
+    block = opaque_item(item)
     return () if block is None else (block,)
 
 
@@ -208,11 +208,11 @@ class _Turns:
     """The turns that items are. An assistant's thoughts, text and calls come as items of their own, and are the one
     turn that they were. Thoughts that nothing of the assistant follows are left out."""
 
-    def __init__(self, *, is_native: bool) -> None:
-        """`is_native`: whether each turn also has its items as they were given."""
+    def __init__(self, *, keeps_items: bool) -> None:
+        """`keeps_items`: whether each turn also has its items as they were given."""
         self.turns: list[Turn] = []
         self.paths: list[str] = []
-        self._is_native = is_native
+        self._keeps_items = keeps_items
         self._ids = CallIds()
         self._open: _OpenTurn | None = None
         self._thoughts: list[str] = []
@@ -230,7 +230,7 @@ class _Turns:
             if self._open is not None and self._open.role == "assistant":
                 self._open.carried = seal
             return
-        opaque = () if data is None else _native(data)
+        opaque = () if data is None else _opaque(data)
         if kind == "message":
             if item.role not in _ROLES:
                 raise BadRequestError(
@@ -342,7 +342,7 @@ class _Turns:
                 f"{turn.where}.call_id",
                 "missing_required_parameter",
             )
-        opaque = (tuple(turn.opaque) or NOT_WRITTEN) if self._is_native else ()
+        opaque = (tuple(turn.opaque) or NOT_WRITTEN) if self._keeps_items else ()
         made = Turn.of(
             turn.role,
             _said(turn),

@@ -30,7 +30,7 @@ SAME_FIELDS = (
 """Fields of a request that go to a server with this API as they were given."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A piece of a message (`input_text`, `input_image`, `input_file`, `input_audio`, `output_text` or `refusal`) or of
     thoughts (`reasoning_text`, `summary_text`). Other fields that clients repeat from earlier answers are ignored."""
 
@@ -124,6 +124,12 @@ class Item(ItemFields, frozen=True, kw_only=True):
     tools: list[ResponseTool] | None = None
 
 
+class WrittenItem(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """One item for a server."""
+
+    type: str
+
+
 class SaidItem(ItemFields, frozen=True, kw_only=True):
     """One item of a server's answer."""
 
@@ -138,7 +144,14 @@ class SaidItem(ItemFields, frozen=True, kw_only=True):
         return [SaidPart(text=self.content)] if isinstance(self.content, str) else self.content or []
 
 
-class ChosenTool(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenTool(NamespacedTool, frozen=True, kw_only=True, omit_defaults=True):
+    """A function for a server."""
+
+    type: str
+    name: FunctionName
+
+
+class ChosenTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A function or custom tool by its name, and its namespace if it has one."""
 
     type: str
@@ -154,7 +167,7 @@ class ToolChoice(ChosenTool, frozen=True, kw_only=True):
     tools: Annotated[list[ChosenTool], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`text.format`: `text`, `json_object`, or `json_schema` with its name and schema."""
 
     type: str
@@ -164,14 +177,14 @@ class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     description: str | None = None
 
 
-class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the text must be."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How much to think."""
 
     effort: ReasoningEffort | None = None

@@ -305,7 +305,7 @@ FORWARDABLE = frozenset().union(*FORWARDED.values())
 
 def num_tools(request: GenerationRequest) -> int:
     """Return the number of tools, those that the provider runs among them."""
-    own = 0 if request.native is None else len(request.native.server_tools)
+    own = len(request.server_tools)
     return own if request.tooling is None else own + len(request.tooling.tools)
 
 
@@ -322,6 +322,8 @@ def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     found = dict(body)
     for name, value in more.items():
         given = found.get(name)
+        if isinstance(given, msgspec.Struct):
+            given = msgspec.to_builtins(given)
         if isinstance(given, dict) and isinstance(value, dict):
             found[name] = value | given
         else:

@@ -498,10 +498,9 @@ class RemoteTier(Tier):
         is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
         is_json = (request.response_format or {}).get("type") in ("json_object", "json_schema")
-        is_same_form = request.native is not None and request.native.form == tally.form
         return ReplyReader(
             self._dialect, tally, bounds, note, inline, fitted, stops,
-            include_stop=include, is_json=is_json and not is_same_form and logprobs is None,
+            include_stop=include, is_json=is_json and not request.is_in(tally.form) and logprobs is None,
         )  # fmt: skip
 
     def _named(self, error: Exception, request: GenerationRequest, body: bytes | None) -> TierError:
@@ -550,10 +549,9 @@ class RemoteTier(Tier):
         if request.extra and (lost := unserved(request.extra, self._dialect.further_fields)) is not None:
             what = f"{lost}: the API of tier '{self.name}' does not have it; leave it out, or name another tier"
             return TierRequestError(what, lost)
-        native = request.native
-        if native is not None and native.server_tools and native.form != self._dialect.form:
+        if request.server_tools and not request.is_in(self._dialect.form):
             return TierRequestError(
-                f"tools: {', '.join(native.server_tools)} is run by the provider that has it, and tier "
+                f"tools: {', '.join(request.server_tools)} is run by the provider that has it, and tier "
                 f"'{self.name}' has not got it; leave it out, or name another tier",
                 "tools",
             )
@@ -636,10 +634,9 @@ class RemoteTier(Tier):
         tally.form = call.form or self._dialect.form
         if (tooling := fitted.request.tooling) is not None:
             tally.tool_names = [tool.name for tool in tooling.tools]
-        same_form = request.native is not None and request.native.form == tally.form
-        if request.native is not None and not same_form:
-            sent.dropped += request.native.unsaid
-        tally.opaque = tally.form not in (None, "chat") and (request.wants_opaque or same_form) and not fitted.stops
+        sent.dropped += request.lost_in(tally.form)
+        is_wanted = request.wants_opaque or request.is_in(tally.form)
+        tally.opaque = tally.form not in (None, "chat") and is_wanted and not fitted.stops
         return call, fitted, place
 
     def _place(self, api: str) -> Place:
@@ -650,7 +647,7 @@ class RemoteTier(Tier):
         reuse = request.cache_reuse
         if reuse and not (self._dialect.marks_cache and write_pays(self._spec.price, reuse)):
             request = msgspec.structs.replace(request, cache_reuse=0.0)
-        if request.native is None and (request.messages is None or all(one.is_plain for one in request.messages)):
+        if request.opaque is None and (request.messages is None or all(one.is_plain for one in request.messages)):
             return request, ()
         is_own = self._remote.kind in OWN_SERVERS
         return self._makers.readable_request(

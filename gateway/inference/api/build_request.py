@@ -280,7 +280,7 @@ def _generation(head: RequestHead, read: ReadRequest, priority: int) -> Generati
         given=read.explicit,
         passed=passed,
         extra=head.extra | read.extra if read.extra else head.extra,
-        native=read.native,
+        opaque=read.opaque,
         wants_opaque=read.wants_opaque,
     )
 

@@ -15,7 +15,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from litestar.types import ASGIApp
 
-from gateway.base.errors import ApiError, ContextLengthError, as_api_error, bad_request, envelope_response
+from gateway.base.errors import ApiError, as_api_error, bad_request, envelope_response
 from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
@@ -29,6 +29,7 @@ from gateway.inference.api.sending import WholeResponse, ignored_header, respond
 from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.conversation import ReadRequest
+from tiers.dialects.caller_errors import GeminiErrorEnvelope, gemini_error
 from tiers.dialects.decoding import FieldReader
 from tiers.dialects.gemini import (
     AnswerHead,
@@ -44,27 +45,6 @@ from tiers.dialects.gemini_request import mend_gemini, read_gemini
 from tiers.tier import Usage
 
 B = TypeVar("B", bound=GenerateContentRequest)
-# https://cloud.google.com/apis/design/errors#handling_errors
-_STATUSES = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED",
-    429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
-
-
-class GeminiErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong."""
-
-    code: int
-    message: str
-    status: str
-    details: list[dict[str, Any]] = []
-    """The field that is wrong, or when to try again."""
-
-
-class GeminiErrorEnvelope(msgspec.Struct, frozen=True):
-    """The body of every answer of this API that is not 2xx, and of the last event of a stream that broke."""
-
-    error: GeminiErrorBody
 
 
 class ShownResponse(GenerateContentResponse, frozen=True, kw_only=True):
@@ -76,28 +56,8 @@ class ShownResponse(GenerateContentResponse, frozen=True, kw_only=True):
 def gemini_failure(request: Request[Any, Any, State], error: Exception) -> Response[Any]:
     """The response for any failure: logged and with the headers of `envelope_response`."""
     response: Response[Any] = envelope_response(request, error)
-    response.content = GeminiErrorEnvelope(error_body(as_api_error(error)))
+    response.content = GeminiErrorEnvelope(gemini_error(as_api_error(error).failure()))
     return response
-
-
-def error_body(failure: ApiError) -> GeminiErrorBody:
-    """The error of a failure in Google's form."""
-    body, status, message = failure.body, failure.status, failure.body.message
-    if isinstance(failure, ContextLengthError) and failure.prompt_tokens and failure.max_context:
-        # Google's words, by which its clients make the conversation shorter.
-        message = (
-            f"The input token count ({failure.prompt_tokens}) exceeds the maximum number of tokens allowed "
-            f"({failure.max_context}). ({failure.reason})"
-        )
-    details: list[dict[str, Any]] = []
-    if body.param is not None and status == 400:
-        violation = {"field": body.param, "description": message}
-        details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]})
-    if status in (429, 503):
-        wait = failure.headers.get("retry-after", failure.retry_after)
-        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{wait}s"})
-    kind = _STATUSES.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
-    return GeminiErrorBody(code=status, message=message, status=kind, details=details)
 
 
 def is_gemini_path(method: str, path: str, headers: Any) -> bool:
@@ -131,7 +91,7 @@ class GeminiFormat:
         return False
 
     def failed(self, error: Exception) -> bytes:
-        said = msgspec.json.encode(GeminiErrorEnvelope(error_body(as_api_error(error))))
+        said = msgspec.json.encode(GeminiErrorEnvelope(gemini_error(as_api_error(error).failure())))
         return b"data: %b\n\n" % said if self._is_sse else b"[%b]" % said
 
 
@@ -149,7 +109,7 @@ class GeminiChunks(ResponseWriter):
         return self.end(answer.choices, answer.usage, routed(answer))
 
     def failed(self, error: Exception) -> bytes:
-        body = error_body(as_api_error(error))
+        body = gemini_error(as_api_error(error).failure())
         if self._answer.record is None:
             return self.broken(body)
         return self.broken(body, self._answer.billed or Usage(), routed(self._answer))

@@ -13,20 +13,20 @@ import msgspec
 from gateway.base.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import Text, Turn
-from tiers.dialects.chat_state import FORM, PART_TYPES, state_texts
+from tiers.dialects.chat_opaque import FORM, PART_TYPES, opaque_texts
 from tiers.dialects.client_parts import MAY_BE_BYTES, NOT_TEXT
 from tiers.tier import GenerationRequest
 
 
 class Passage(NamedTuple):
     """One text of a request: its `role`, the place of its message or prompt, and what it is there. A text of kind
-    `native` is one that only a server with the caller's API would get.
+    `opaque` is one that only a server with the caller's API would get.
     """
 
     role: str
     text: str
     message: int
-    kind: Literal["content", "arguments", "reasoning", "native", "prompt"]
+    kind: Literal["content", "arguments", "reasoning", "opaque", "prompt"]
     number: int = 0
     """The number of its part or call."""
 
@@ -80,17 +80,17 @@ def _of_message(place: int, message: Turn) -> Iterator[Passage]:
         yield Passage(message.role, call.arguments, place, "arguments", number)
     yield Passage(message.role, message.thoughts, place, "reasoning")
     for text in _opaque_texts(message) if message.opaque else ():
-        yield Passage(message.role, text, place, "native")
+        yield Passage(message.role, text, place, "opaque")
 
 
 def _opaque_texts(message: Turn) -> Iterator[str]:
     """Yield the texts that the caller has given in its own dialect alone."""
-    yield from state_texts(message)
+    yield from opaque_texts(message)
     known = {message.text, message.thoughts, *_texts(message)}
     for block in message.opaque:
-        if block.is_kept or block.dialect == FORM or not block.json:
+        if block.dialect == FORM or not block.json:
             continue
-        for text in _native_strings(msgspec.json.decode(block.json)):
+        for text in _opaque_strings(msgspec.json.decode(block.json)):
             if text not in known and text != block.seal and text not in message.text:
                 yield text
 
@@ -106,7 +106,7 @@ def _changed(message: Turn, changes: list[tuple[Passage, str]]) -> Turn:
         elif passage.kind == "reasoning":
             thoughts = text
     made = Turn.of(message.role, content, calls=calls, thoughts=thoughts, call_id=message.call_id)
-    return message.with_blocks(made.blocks)
+    return msgspec.structs.replace(message, blocks=made.blocks, recalled=())
 
 
 def _texts(message: Turn) -> list[str]:
@@ -125,16 +125,16 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(one)
 
 
-def _native_strings(value: Any) -> Iterator[str]:
+def _opaque_strings(value: Any) -> Iterator[str]:
     """The same for the form of an API, without what is no text there: a document of type text has its text in `data`,
     where all others have bytes."""
     if isinstance(value, dict):
         for name, one in value.items():
             if not isinstance(one, str) or name not in NOT_TEXT or (name == "data" and value.get("type") == "text"):
-                yield from _native_strings(one)
+                yield from _opaque_strings(one)
     elif isinstance(value, list):
         for one in value:
-            yield from _native_strings(one)
+            yield from _opaque_strings(one)
     else:
         yield from _strings(value)
 
@@ -152,7 +152,7 @@ _STAYS_HERE = _SERVED_BY | {
     "meter",
     "prompts_read",
 }
-_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "native", "sampling"}
+_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "opaque", "sampling"}
 _SENT_FIELDS = tuple(
     name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
 )
@@ -210,10 +210,10 @@ def texts_of(request: InferenceRequest) -> SentTexts:
     fields += [(name, getattr(asked.sampling, name)) for name in asked.sampling.__struct_fields__]
     for name, value in (*fields, *asked.passed.items(), *asked.extra.items()):
         read(name, value)
-    if asked.native is not None:
-        for name, raw in asked.native.fields.items():
+    if asked.opaque is not None:
+        for name, raw in asked.opaque.fields.items():
             read(name, raw)
-        read("anthropic-beta", (asked.native.betas, asked.native.server_tools))
+        read("tools", asked.server_tools)
     if request.trace is not None:
         read("tracestate", request.trace.state)
     return SentTexts(read.groups, said, unreadable(request))

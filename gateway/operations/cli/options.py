@@ -45,6 +45,18 @@ def by_commas(_context: click.Context, _option: click.Parameter, values: tuple[s
     return ",".join(values) or None
 
 
+def by_words(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[float, ...]]:
+    """Return a callback that reads a list such as `1 8 32`."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+        try:
+            return tuple(kind(part) for part in value.replace(",", " ").split())
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not a list of numbers") from None
+
+    return read
+
+
 catalog_option = setting_option("catalog", metavar="NAME|FILE")
 data_dir_option = setting_option("data_dir", metavar="DIR")
 cache_dir_option = setting_option("cache_dir", metavar="DIR")

@@ -5,12 +5,15 @@ catalogue costs (RT-09); `aio fleet`: predictive scaling of a cluster.
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+import msgspec
+from msgspec import Meta
 
 from gateway.operations.cli.group import LazyGroup
 from gateway.operations.cli.options import catalog_option, echo_answer, json_option, settings_from, table
+from gateway.operations.cli.typed_options import Count, Share, Whole, options_of
 
 if TYPE_CHECKING:
     from gateway.planning.capacity.capacity import Objectives, Plan
@@ -40,56 +43,39 @@ PROMPT_TOKENS, ANSWER_TOKENS = 1000, 200
 _OWN_PRICE = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 
+class CostOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio cost`."""
+
+    strong: Annotated[str, Meta(title="MODEL")] | None = msgspec.field(name="from", default=None)
+    """The model that answers every request now, such as gpt-5."""
+    cheap: Annotated[str, Meta(title="MODEL")] | None = msgspec.field(name="to", default=None)
+    """The model for easy requests. A name of the price list, PROVIDER:MODEL, or dollars per million tokens in/out such
+    as 0.05/0.15."""
+    requests: Count = 1_000_000
+    """With --from."""
+    easy: Annotated[float, Meta(ge=0, le=100)] = 60
+    """Percentage of requests that the cheap model answers well enough; with --from."""
+    mix: Annotated[Any, Meta(extra={"type": str, "callback": percent_shares})] = "60/20/15/5"
+    """Percentages of the requests by tier."""
+    costs: Annotated[Any, Meta(title="USD,…", extra={"type": str, "callback": _dollars})] = None
+    """Dollars per request by tier. [the catalogue's, from tokens]"""
+    prompt_tokens: Whole | None = None
+    """Tokens of a prompt. [with --from 1000, else the catalogue's reference]"""
+    answer_tokens: Whole | None = None
+    """Tokens of an answer. [with --from 200, else the catalogue's estimate by tier]"""
+    baseline: Count | None = None
+    """The tier to compare with. [3, a 70B's]"""
+    check_rate: Share = 0.05
+    """Share of answers that is checked."""
+    checked: Annotated[str, Meta(title="TIER,…")] = "1,2"
+    """Tier whose answers the last tier checks."""
+
+
 @click.command()
-@click.option("--from", "strong", metavar="MODEL", help="The model that answers every request now, such as gpt-5.")
-@click.option(
-    "--to",
-    "cheap",
-    metavar="MODEL",
-    help="The model for easy requests. A name of the price list, PROVIDER:MODEL, or dollars per million tokens in/out "
-    "such as 0.05/0.15.",
-)
-@click.option("--requests", type=click.IntRange(min=1), default=1_000_000, help="With --from.")
-@click.option(
-    "--easy",
-    type=click.FloatRange(0, 100),
-    default=60,
-    help="Percentage of requests that the cheap model answers well enough; with --from.",
-)
-@click.option("--mix", callback=percent_shares, default="60/20/15/5", help="Percentages of the requests by tier.")
-@click.option(
-    "--costs", callback=_dollars, metavar="USD,…", help="Dollars per request by tier.  [the catalogue's, from tokens]"
-)
-@click.option(
-    "--prompt-tokens",
-    type=click.IntRange(min=0),
-    help="Tokens of a prompt.  [with --from 1000, else the catalogue's reference]",
-)
-@click.option(
-    "--answer-tokens",
-    type=click.IntRange(min=0),
-    help="Tokens of an answer.  [with --from 200, else the catalogue's estimate by tier]",
-)
-@click.option("--baseline", type=click.IntRange(min=1), help="The tier to compare with.  [3, a 70B's]")
-@click.option("--check-rate", type=click.FloatRange(0, 1), default=0.05, help="Share of answers that is checked.")
-@click.option("--checked", default="1,2", metavar="TIER,…", help="Tier whose answers the last tier checks.")
+@options_of(CostOptions)
 @catalog_option
 @json_option
-def cost(
-    strong: str | None,
-    cheap: str | None,
-    requests: int,
-    easy: float,
-    mix: tuple[float, ...],
-    costs: tuple[float, ...] | None,
-    prompt_tokens: int | None,
-    answer_tokens: int | None,
-    baseline: int | None,
-    check_rate: float,
-    checked: str,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def cost(options: CostOptions, catalog: str | None, as_json: bool) -> None:
     """Calculate what routing saves: between two models (--from, --to), or for a traffic mix of a catalogue.
 
     \b
@@ -97,45 +83,46 @@ def cost(
 
     Both without and with the cost of verifying a sample of the cheap answers.
     """
-    if strong is not None or cheap is not None:
-        if strong is None or cheap is None:
-            raise click.UsageError("--from and --to go together: the model of now, and the one for easy requests")
-        tokens = (
-            PROMPT_TOKENS if prompt_tokens is None else prompt_tokens,
-            ANSWER_TOKENS if answer_tokens is None else answer_tokens,
-        )
-        return _between(strong, cheap, requests, easy / 100, tokens, check_rate, as_json=as_json)
+    if options.strong is not None or options.cheap is not None:
+        return _between(options, as_json=as_json)
     from tiers.catalog.load import load_catalog
     from tiers.catalog.pricing import blended_cost, predicted_costs, request_cost_usd
 
+    costs: tuple[float, ...] | None = options.costs
     if costs is None:
-        catalog = load_catalog(settings_from(**options).catalog)
-        prompt = catalog.reference_prompt_tokens if prompt_tokens is None else prompt_tokens
-        costs = tuple(predicted_costs(catalog, prompt, None))
-        if answer_tokens is not None:
-            costs = tuple(request_cost_usd(spec.price, prompt, answer_tokens) for spec in catalog.tiers)
-    compared = baseline or min(3, len(costs))
-    tiers = [int(part) for part in checked.split(",") if part.strip().isdigit()]
+        loaded, prompt = load_catalog(settings_from(catalog=catalog).catalog), options.prompt_tokens
+        prompt = loaded.reference_prompt_tokens if prompt is None else prompt
+        costs = tuple(predicted_costs(loaded, prompt, None))
+        if options.answer_tokens is not None:
+            costs = tuple(request_cost_usd(spec.price, prompt, options.answer_tokens) for spec in loaded.tiers)
+    compared, rate = options.baseline or min(3, len(costs)), options.check_rate
+    tiers = [int(part) for part in options.checked.split(",") if part.strip().isdigit()]
     if compared > len(costs) or any(not 1 <= k <= len(costs) for k in tiers):
         raise click.UsageError(f"there are {len(costs)} tiers; --baseline and --checked must be among them")
     try:
-        found = blended_cost(costs, mix, baseline_cost=costs[compared - 1], check_rate=check_rate, checked_tiers=tiers)
+        found = blended_cost(
+            costs, options.mix, baseline_cost=costs[compared - 1], check_rate=rate, checked_tiers=tiers
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     echo_answer(
         as_json,
-        {"mix": mix, "costs_usd": costs, "baseline_tier": compared, "blended": found},
-        _cost_text(mix, costs, compared, check_rate, found),
+        {"mix": options.mix, "costs_usd": costs, "baseline_tier": compared, "blended": found},
+        _cost_text(options.mix, costs, compared, rate, found),
     )
     return None
 
 
-def _between(
-    strong: str, cheap: str, requests: int, easy: float, tokens: tuple[int, int], check_rate: float, *, as_json: bool
-) -> None:
-    """Print what `requests` cost with `strong` alone, and with `cheap` for the easy ones."""
+def _between(options: CostOptions, *, as_json: bool) -> None:
+    """Print what requests cost with the strong model alone, and with the cheap one for the easy ones."""
     from tiers.catalog.pricing import blended_cost, request_cost_usd
 
+    strong, cheap, requests = options.strong, options.cheap, options.requests
+    if strong is None or cheap is None:
+        raise click.UsageError("--from and --to go together: the model of now, and the one for easy requests")
+    usual = ((options.prompt_tokens, PROMPT_TOKENS), (options.answer_tokens, ANSWER_TOKENS))
+    tokens = [default if count is None else count for count, default in usual]
+    easy, check_rate = options.easy / 100, options.check_rate
     prices = [_price_of(cheap), _price_of(strong)]
     each = [request_cost_usd(price, tokens[0] * 1000, tokens[1] * 1000) / 1000 for price in prices]
     if each[1] <= each[0]:
@@ -195,95 +182,89 @@ def _cost_text(
     )
 
 
-@click.command()
-@click.option("--rate", type=float, help="Requests per second.")
-@click.option("--per-day", type=float, help="Requests per day, instead of --rate.")
-@click.option("--prompt-tokens", type=float, default=500, help="Mean tokens of a prompt.")
-@click.option("--output-tokens", type=float, default=200, help="Mean tokens of an answer.")
-@click.option("--cached", type=float, default=0.0, help="Share of a prompt in the prefix cache.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Rate and lengths from a CSV or JSONL of requests.")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", help="Unit of the trace's times.")
-@click.option("--peak", type=click.FloatRange(1), default=1.0, help="Planned rate divided by the given rate.")
-@click.option(
-    "--replica",
-    "replicas",
-    multiple=True,
-    metavar="PROFILE",
-    help="A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen.  [smollm2-135m-int4-cpu]",
-)
-@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="Price of one replica.  [an assumption by device]")
-@click.option("--ttft-ms", type=float, help="Objective at --quantile.")
-@click.option("--itl-ms", type=float, help="Objective for the mean time between tokens.")
-@click.option("--e2e-ms", type=float, help="Objective at --quantile.")
-@click.option("--quantile", type=float, default=0.99, help="Quantile at which the TTFT and E2E objectives hold.")
-@click.option("--busy", type=float, default=1.0, help="Most of a replica's maximum rate to use.")
-@click.option("--spare", type=click.IntRange(min=0), show_default=False, default=0, help="Spare replicas.")
-@click.option(
-    "--profile", "knobs", metavar="NAME", help="throughput, latency, tail or cost, instead of the objectives."
-)
-@click.option(
-    "--simulate",
-    type=click.IntRange(min=100),
-    metavar="REQUESTS",
-    help="Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99.",
-)
-@json_option
-def plan(
-    rate: float | None,
-    per_day: float | None,
-    prompt_tokens: float,
-    output_tokens: float,
-    cached: float,
-    trace: Path | None,
-    trace_unit: str,
-    peak: float,
-    replicas: tuple[str, ...],
-    usd_per_hour: float | None,
-    ttft_ms: float | None,
-    itl_ms: float | None,
-    e2e_ms: float | None,
-    quantile: float,
-    busy: float,
-    spare: int,
-    knobs: str | None,
-    simulate: int | None,
-    as_json: bool,
-) -> None:
-    """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
-    import msgspec
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio plan`."""
 
+    rate: float | None = None
+    """Requests per second."""
+    per_day: float | None = None
+    """Requests per day, instead of --rate."""
+    prompt_tokens: float = 500
+    """Mean tokens of a prompt."""
+    output_tokens: float = 200
+    """Mean tokens of an answer."""
+    cached: float = 0.0
+    """Share of a prompt in the prefix cache."""
+    trace: Path | None = None
+    """Rate and lengths from a CSV or JSONL of requests."""
+    trace_unit: Literal["s", "ms"] = "s"
+    """Unit of the trace's times."""
+    peak: Annotated[float, Meta(ge=1)] = 1.0
+    """Planned rate divided by the given rate."""
+    replicas: Annotated[tuple[str, ...], Meta(title="PROFILE")] = msgspec.field(name="replica", default=())
+    """A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen. [smollm2-135m-int4-cpu]"""
+    usd_per_hour: Annotated[float, Meta(ge=0)] | None = None
+    """Price of one replica. [an assumption by device]"""
+    ttft_ms: float | None = None
+    """Objective at --quantile."""
+    itl_ms: float | None = None
+    """Objective for the mean time between tokens."""
+    e2e_ms: float | None = None
+    """Objective at --quantile."""
+    quantile: float = 0.99
+    """Quantile at which the TTFT and E2E objectives hold."""
+    busy: float = 1.0
+    """Most of a replica's maximum rate to use."""
+    spare: Annotated[Whole, Meta(extra={"show_default": False})] = 0
+    """Spare replicas."""
+    knobs: Annotated[str, Meta(title="NAME")] | None = msgspec.field(name="profile", default=None)
+    """throughput, latency, tail or cost, instead of the objectives."""
+    simulate: Annotated[int, Meta(ge=100, title="REQUESTS")] | None = None
+    """Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99."""
+
+
+@click.command()
+@options_of(PlanOptions)
+@json_option
+def plan(options: PlanOptions, as_json: bool) -> None:
+    """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
     from gateway.planning.capacity.capacity import Objectives, cheapest, knob_profile
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.capacity.workload import Workload, per_second, read_trace, trace_workload
 
-    if sum(given is not None for given in (rate, per_day, trace)) != 1:
+    rate, per_day, trace = options.rate, options.per_day, options.trace
+    if sum(source is not None for source in (rate, per_day, trace)) != 1:
         raise click.UsageError("give one of --rate, --per-day and --trace")
     if trace is not None:
-        load = trace_workload(read_trace(trace, "ms" if trace_unit == "ms" else "s"))
-        load = msgspec.structs.replace(load, cached_share=cached)
+        load = trace_workload(read_trace(trace, options.trace_unit))
+        load = msgspec.structs.replace(load, cached_share=options.cached)
     else:
-        given = rate if rate is not None else per_second(per_day or 0.0)
-        load = Workload(rate=given, prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_share=cached)
-    load = load.at(load.rate * peak)
-    candidates = [replica_profile(name) for name in replicas or ("smollm2-135m-int4-cpu",)]
-    if usd_per_hour is not None:
-        candidates = [msgspec.structs.replace(each, usd_per_hour=usd_per_hour) for each in candidates]
+        load = Workload(
+            rate=rate if rate is not None else per_second(per_day or 0.0),
+            prompt_tokens=options.prompt_tokens,
+            output_tokens=options.output_tokens,
+            cached_share=options.cached,
+        )
+    load = load.at(load.rate * options.peak)
+    candidates = [replica_profile(name) for name in options.replicas or ("smollm2-135m-int4-cpu",)]
+    if options.usd_per_hour is not None:
+        candidates = [msgspec.structs.replace(each, usd_per_hour=options.usd_per_hour) for each in candidates]
     wanted = Objectives(
-        ttft_s=_seconds(ttft_ms),
-        itl_s=_seconds(itl_ms),
-        e2e_s=_seconds(e2e_ms),
-        quantile=quantile,
-        most_busy=busy,
-        spare=spare,
+        ttft_s=_seconds(options.ttft_ms),
+        itl_s=_seconds(options.itl_ms),
+        e2e_s=_seconds(options.e2e_ms),
+        quantile=options.quantile,
+        most_busy=options.busy,
+        spare=options.spare,
     )
-    if knobs is not None:
-        chosen = knob_profile(knobs)
+    if options.knobs is not None:
+        chosen = knob_profile(options.knobs)
         candidates, wanted = [chosen.applied(each) for each in candidates], chosen.objectives
     found = cheapest(candidates, load, wanted)
     simulated = None
-    if simulate is not None:
+    if options.simulate is not None:
         profile = next(each for each in candidates if each.name == found.profile)
-        simulated = _simulated(profile, load.at(load.rate / found.replicas), simulate)
+        simulated = _simulated(profile, load.at(load.rate / found.replicas), options.simulate)
     answer, text = {"load": load, "objectives": wanted, "plan": found}, _text(load, wanted, found)
     if simulated is not None:
         answer, text = answer | {"simulation": simulated}, f"{text}\n{_simulated_text(simulated)}"
@@ -337,33 +318,34 @@ fleet = LazyGroup(
 )
 
 
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio fleet serve`."""
+
+    gateways: Annotated[tuple[str, ...], Meta(title="URL")] = msgspec.field(name="gateway")
+    """Gateway to scrape; may be repeated."""
+    tiers: Annotated[tuple[str, ...], Meta(title="N=PROFILE")] = msgspec.field(name="tier")
+    """As for `aio plan --replica`."""
+    cold_start: Annotated[float, Meta(ge=0)] | None = None
+    """Start-up seconds of a replica. [the profile's]"""
+    interval: Annotated[float, Meta(ge=1)] = 5.0
+    """Seconds between scrapes."""
+    warm: Count = 3
+    """Minimum replicas of a tier."""
+    most: Count = 64
+    """Maximum replicas of a tier."""
+    busy: float = 0.8
+    """Target utilisation of a replica's best rate."""
+    quantile: float = 0.9
+    """Quantile of the forecast's errors to keep in reserve."""
+    down_window: float = 900.0
+    """Seconds before scaling down."""
+    host: str = "127.0.0.1"
+    port: int = 8090
+
+
 @click.command()
-@click.option(
-    "--gateway", "gateways", multiple=True, required=True, metavar="URL", help="Gateway to scrape; may be repeated."
-)
-@click.option("--tier", "tiers", multiple=True, required=True, metavar="N=PROFILE", help="As for `aio plan --replica`.")
-@click.option("--cold-start", type=click.FloatRange(min=0), help="Start-up seconds of a replica.  [the profile's]")
-@click.option("--interval", type=click.FloatRange(min=1), default=5.0, help="Seconds between scrapes.")
-@click.option("--warm", type=click.IntRange(min=1), default=3, help="Minimum replicas of a tier.")
-@click.option("--most", type=click.IntRange(min=1), default=64, help="Maximum replicas of a tier.")
-@click.option("--busy", type=float, default=0.8, help="Target utilisation of a replica's best rate.")
-@click.option("--quantile", type=float, default=0.9, help="Quantile of the forecast's errors to keep in reserve.")
-@click.option("--down-window", type=float, default=900.0, help="Seconds before scaling down.")
-@click.option("--host", default="127.0.0.1")
-@click.option("--port", type=int, default=8090)
-def serve(
-    gateways: tuple[str, ...],
-    tiers: tuple[str, ...],
-    cold_start: float | None,
-    interval: float,
-    warm: int,
-    most: int,
-    busy: float,
-    quantile: float,
-    down_window: float,
-    host: str,
-    port: int,
-) -> None:
+@options_of(FleetOptions)
+def serve(options: FleetOptions) -> None:
     """Scrape gateways and serve `GET /v1/fleet` (JSON) and `GET /metrics` (Prometheus)."""
     import uvicorn
 
@@ -371,21 +353,22 @@ def serve(
     from gateway.planning.scaling.predictive import FleetSettings, PredictiveKnobs, ServiceObjectives
     from gateway.planning.scaling.target_server import FleetTargets, TargetService, target_app
 
-    if any("=" not in tier for tier in tiers):
+    if any("=" not in tier for tier in options.tiers):
         raise click.UsageError("--tier takes a number and a profile, such as 1=smollm2-135m-int4-cpu")
-    profiles = {number: replica_profile(name) for number, _, name in (tier.partition("=") for tier in tiers)}
+    profiles = {number: replica_profile(name) for number, _, name in (tier.partition("=") for tier in options.tiers)}
     targets = FleetTargets(
         profiles,
         {
             number: FleetSettings(
-                cold_start_s=profile.cold_start_s if cold_start is None else cold_start,
-                least=warm,
-                most=most,
-                interval_s=interval,
+                cold_start_s=profile.cold_start_s if options.cold_start is None else options.cold_start,
+                least=options.warm,
+                most=options.most,
+                interval_s=options.interval,
             )
             for number, profile in profiles.items()
         },
         objectives=ServiceObjectives(),
-        knobs=PredictiveKnobs(busy=busy, quantile=quantile, down_window_s=down_window),
+        knobs=PredictiveKnobs(busy=options.busy, quantile=options.quantile, down_window_s=options.down_window),
     )
-    uvicorn.run(target_app(TargetService(targets, gateways, interval)), host=host, port=port, log_level="warning")
+    app = target_app(TargetService(targets, options.gateways, options.interval))
+    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")

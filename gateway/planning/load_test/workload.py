@@ -1,76 +1,60 @@
-"""What a benchmark sends and when: seeded prompts, closed loops, Poisson arrivals and recorded traces. `BenchOptions`
-has one field per command-line option of `aio bench core`.
+"""What a benchmark sends and when: seeded prompts, closed loops, Poisson arrivals and recorded traces. The fields of
+`BenchOptions` are options of `aio bench core`.
 """
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
+from msgspec import Meta
+
+from gateway.operations.cli.options import FILE
+from gateway.operations.cli.typed_options import Count, Positive, Whole
 from gateway.planning.capacity.workload import read_trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A trace if there is one, else Poisson arrivals at each `rate`, else a closed loop at each `concurrency`.
 
     Lengths are in words of the prompt (about one token each) and in tokens of the answer. Raises `ValueError`.
     """
 
-    concurrency: tuple[int, ...] = (1, 8, 32)
-    rate: tuple[float, ...] = ()
-    trace: Path | None = None
-    prompt_tokens: int = 128
-    output_tokens: int = 64
-    shared_prefix: int = 0
-    rounds: int = 3
-    """In a closed loop, requests per unit of concurrency."""
-    requests: int = 0
-    """At least this many per row (closed loop), exactly this many (rates), at most this many (trace). With 0 the others
-    decide.
-    """
-    duration: float = 30.0
+    concurrency: Annotated[tuple[Count, ...], Meta(title="N...")] = (1, 8, 32)
+    """Closed loop: in flight."""
+    rate: Annotated[tuple[Positive, ...], Meta(title="R...")] = ()
+    """Open loop: Poisson arrivals per second."""
+    trace: Annotated[Path, Meta(extra={"type": FILE})] | None = None
+    """Replay a CSV or JSONL file."""
+    prompt_tokens: Count = 128
+    """Words per prompt, about one token each."""
+    output_tokens: Count = 64
+    shared_prefix: Whole = 0
+    """Words in front of every prompt, all the same."""
+    rounds: Count = 3
+    """Closed loop: requests per unit of concurrency."""
+    requests: Whole = 0
+    """Requests per row: at least, at most for a trace."""
+    duration: Positive = 30.0
     """Seconds of arrivals at a rate."""
-    trace_speed: float = 1.0
+    trace_speed: Positive = 1.0
     """2 replays twice as fast."""
     trace_unit: Literal["s", "ms"] = "s"
-    max_prompt: int = 0
-    """Longest prompt of a trace; longer ones are clipped."""
+    max_prompt: Whole = 0
+    """Clip the prompts of a trace."""
     seed: int = 7
-    warmup: int = 2
-    timeout: float = 300.0
+    warmup: Whole = 2
+    """Requests before the first row."""
+    timeout: Positive = 300.0
     """Seconds for one request."""
-    slo_ttft_ms: float | None = None
-    slo_itl_ms: float | None = None
+    slo_ttft_ms: Positive | None = None
+    """Objective for the first token; adds goodput columns."""
+    slo_itl_ms: Positive | None = None
+    """Objective for the mean time per later token."""
 
     def __post_init__(self) -> None:
-        least: dict[str, tuple[tuple[float, ...], float]] = {
-            "concurrency": (self.concurrency, 1),
-            "prompt_tokens": ((self.prompt_tokens,), 1),
-            "output_tokens": ((self.output_tokens,), 1),
-            "shared_prefix": ((self.shared_prefix,), 0),
-            "rounds": ((self.rounds,), 1),
-            "requests": ((self.requests,), 0),
-            "max_prompt": ((self.max_prompt,), 0),
-            "warmup": ((self.warmup,), 0),
-        }
-        for name, (values, low) in least.items():
-            for value in values:
-                if value < low:
-                    raise ValueError(f"{name} is {value}; allowed is {low:g} and more")
-        positive: dict[str, tuple[float | None, ...]] = {
-            "rate": self.rate,
-            "duration": (self.duration,),
-            "trace_speed": (self.trace_speed,),
-            "timeout": (self.timeout,),
-            "slo_ttft_ms": (self.slo_ttft_ms,),
-            "slo_itl_ms": (self.slo_itl_ms,),
-        }
-        for name, numbers in positive.items():
-            for number in numbers:
-                if number is not None and number <= 0:
-                    raise ValueError(f"{name} is {number:g}; it must be above 0")
         if not (self.concurrency or self.rate or self.trace):
             raise ValueError("there is no load; give a concurrency, a rate or a trace")
 

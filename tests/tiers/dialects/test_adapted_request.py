@@ -10,7 +10,7 @@ from tests.tiers.remote.loopback_server import Call as Received
 from tests.tiers.remote.loopback_server import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.conversation import Call, NativeRequest, Opaque, Tool, Tooling, Turn
+from tiers.conversation import Call, Opaque, OpaqueFields, Tool, Tooling, Turn
 from tiers.dialects.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.dialects.adapted_turns import NO_RESULT
 from tiers.dialects.rules import Rules, rules_of
@@ -313,9 +313,9 @@ async def test_json_of_claude_comes_without_its_code_block_unless_its_own_api_wa
 
     async with LoopbackServer(play) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind="anthropic"))
-        for native, expected in ((None, text), (NativeRequest("messages"), said)):
+        for fields, expected in ((None, text), (OpaqueFields("messages"), said)):
             request = msgspec.structs.replace(
-                chat(whole=True), response_format={"type": "json_object"}, native=native, wants_opaque=True
+                chat(whole=True), response_format={"type": "json_object"}, opaque=fields, wants_opaque=True
             )
             (answer,), _ = await collect(tier, request)
             assert answer.text == expected

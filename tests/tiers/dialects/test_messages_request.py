@@ -67,9 +67,9 @@ def test_a_choice_of_tools_has_its_meaning(
 
 def test_a_tool_that_nothing_runs_is_left_out_by_name_next_to_the_callers_own() -> None:
     found = read(tools=[SEARCH, ADD], keeps_own=False)
-    assert (found.ignored, found.native and found.native.server_tools) == (("tools.web_search_20250305",), ())
+    assert (found.ignored, found.opaque and found.opaque.server_tools) == (("tools.web_search_20250305",), ())
     kept = read(tools=[SEARCH, ADD])
-    assert (kept.ignored, kept.native and kept.native.server_tools) == ((), ("web_search_20250305",))
+    assert (kept.ignored, kept.opaque and kept.opaque.server_tools) == ((), ("web_search_20250305",))
 
 
 def test_what_has_another_name_in_a_chat_is_named_as_the_caller_calls_it() -> None:
@@ -99,6 +99,6 @@ def test_what_only_anthropics_models_read_is_refused_where_there_is_none(block: 
     with pytest.raises(BadRequestError, match=kind) as refused:
         read(keeps_own=False, **said(block))
     assert refused.value.code == "unsupported_content"
-    native = read(**said(block)).native
-    assert native is not None
-    assert native.server_tools == (kind,)
+    opaque = read(**said(block)).opaque
+    assert opaque is not None
+    assert opaque.server_tools == (kind,)

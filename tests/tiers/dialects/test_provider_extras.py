@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import Price, RemoteSpec, TierSpec
-from tiers.conversation import NativeRequest, Turn, media
+from tiers.conversation import OpaqueFields, Turn, media
 from tiers.dialects.extras import (
     EXTRAS,
     ROUNDS,
@@ -33,11 +33,11 @@ def spec(kind: Any = "anthropic", model: str = "claude-opus-4-6", **more: Any) -
 OPENAI = spec("openai-provider", "gpt-5", provider="openai")
 
 
-def request(native: dict[str, Any] | None = None, form: Any = "messages", **more: Any) -> GenerationRequest:
-    fields = {name: msgspec.json.encode(value) for name, value in (native or {}).items()}
-    own = tuple(tool["type"] for tool in (native or {}).get("tools", ()) if tool["type"] != "function")
-    if native is not None:
-        more["native"] = NativeRequest(form, fields, own)
+def request(given: dict[str, Any] | None = None, dialect: Any = "messages", **more: Any) -> GenerationRequest:
+    fields = {name: msgspec.json.encode(value) for name, value in (given or {}).items()}
+    own = tuple(tool["type"] for tool in (given or {}).get("tools", ()) if tool["type"] != "function")
+    if given is not None:
+        more["opaque"] = OpaqueFields(dialect, fields, own)
     return GenerationRequest(request_id="r", sampling=SamplingParams(), **more)
 
 
@@ -93,8 +93,8 @@ def test_multipliers_stack_and_uses_come_on_top() -> None:
 def test_a_tool_without_a_bound_gets_one_where_a_budget_holds(bound: Any) -> None:
     asked = request({"tools": [SEARCH | {"max_uses": bound}, {"type": "function", "name": "f"}]})
     sent = with_bounds(spec(), asked)
-    assert sent.native is not None
-    assert msgspec.json.decode(sent.native.fields["tools"]) == [
+    assert sent.opaque is not None
+    assert msgspec.json.decode(sent.opaque.fields["tools"]) == [
         SEARCH | {"max_uses": USES}, {"type": "function", "name": "f"}
     ]  # fmt: skip
     assert most_extra_costs(spec(), asked, 10, 10, 1).usd == pytest.approx(USES * 0.01)
@@ -104,7 +104,7 @@ def test_a_tool_without_a_bound_gets_one_where_a_budget_holds(bound: Any) -> Non
 
 def test_openais_tools_are_bounded_together() -> None:
     asked = request({"tools": [{"type": "web_search"}]}, "responses")
-    sent = with_bounds(OPENAI, asked).native
+    sent = with_bounds(OPENAI, asked).opaque
     assert sent is not None
     assert msgspec.json.decode(sent.fields["max_tool_calls"]) == USES
     bounded = request({"tools": [{"type": "web_search"}], "max_tool_calls": 3}, "responses")

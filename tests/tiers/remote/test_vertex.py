@@ -20,7 +20,7 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
-from tiers.conversation import NativeRequest, Turn, media
+from tiers.conversation import OpaqueFields, Turn, media
 from tiers.dialects.messages_server import taken_betas
 from tiers.dialects.rules import rules_of, server_of
 from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
@@ -97,7 +97,8 @@ async def test_the_model_is_in_the_path_and_the_version_in_claudes_body(
 @pytest.mark.usefixtures("token")
 async def test_claude_gets_what_vertex_takes_and_the_rest_is_named() -> None:
     betas = "claude-code-20250219, advanced-tool-use-2025-11-20,files-api-2025-04-14"
-    request = chat(native=NativeRequest("messages", {}, (), betas, ()), passed={"service_tier": "auto", "user": "ada"})
+    opaque = OpaqueFields("messages", {"anthropic-beta": f'"{betas}"'.encode()})
+    request = chat(opaque=opaque, passed={"service_tier": "auto", "user": "ada"})
     async with LoopbackServer(vertex) as server:
         tier = tier_of(server, "vertex-anthropic")
         await collect(tier, request)

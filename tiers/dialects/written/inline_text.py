@@ -376,8 +376,7 @@ class SeenThoughts:
         whether answers are taken to begin within a thought before one has been seen."""
         turns = request.messages
         is_chat = turns is not None and all(turn.role != "assistant" for turn in turns[-1:])
-        is_same = request.native is not None and request.native.form == tally.form
-        if not is_chat or is_same or tally.scored:
+        if not is_chat or request.is_in(tally.form) or tally.scored:
             return None
         way = thinking_of(adapted)
         is_guess = way not in self._opened

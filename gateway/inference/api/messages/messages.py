@@ -11,7 +11,6 @@ from litestar import post
 from litestar.response import Response
 from litestar.types import ASGIApp
 
-from gateway.base.errors import as_api_error
 from gateway.base.inference_request import SERVICE_TIERS, InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
@@ -20,7 +19,6 @@ from gateway.inference.api.answers import EVENT_STREAM, routed
 from gateway.inference.api.build_request import received, request_of
 from gateway.inference.api.messages.schemas import (
     STATUSES,
-    MessagesErrorEnvelope,
     ShownCountTokens,
     ShownMessage,
     ShownMessages,
@@ -31,6 +29,7 @@ from gateway.inference.api.parsing import note_ignored, off_loop, read_and_build
 from gateway.inference.api.sending import ignored_header, respond
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.dialects.caller_errors import MessagesErrorEnvelope
 from tiers.dialects.client_forms import mend_messages
 from tiers.dialects.decoding import FieldReader
 from tiers.dialects.messages import (
@@ -130,7 +129,7 @@ class MessageEvents(MessageWriter):
         """See `error_event`; of an answer that began also what is billed, and how the part that came was made."""
         if self._answer.record is None:
             return error_event(error, self.head.id)
-        envelope = envelope_of(as_api_error(error), self.head.id)
+        envelope = envelope_of(error, self.head.id)
         usage = usage_of(self._answer.billed or Usage(), self.head)
         said = {"error": envelope.error, "request_id": envelope.request_id, "usage": usage}
         return event_of("error", **said, x_aio=routed(self._answer))

@@ -181,14 +181,13 @@ class ResponseChunks:
 def _head(
     exchange: Exchange, request: InferenceRequest, model: str, sampling: SamplingDefaults | None = None
 ) -> ResponseHead:
-    given = None if exchange.given is None else exchange.given.native.fields.get("tools")
     return ResponseHead(
         id=request.request_id,
         created_at=int(request.created_at),
         model=model,
         service_tier=request.service_tier or "default",
         sampling=sampling or SamplingDefaults(),
-        tools=None if given is None else msgspec.json.decode(given, type=list[Any]),
+        tools=None if exchange.given is None else exchange.given.tools or None,
     )
 
 

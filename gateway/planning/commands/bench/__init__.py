@@ -1,13 +1,11 @@
 """`aio bench`: its commands, and what their options and progress lines share."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from gateway.operations.cli.group import LazyGroup
-from gateway.operations.cli.options import FILE, Command
 
 if TYPE_CHECKING:
     from gateway.planning.load_test import Progress
@@ -43,18 +41,6 @@ bench = BenchGroup(
 )
 
 
-def numbers_of(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, str], tuple[float, ...]]:
-    """A callback that reads a list such as `1 8 32`."""
-
-    def read(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-        try:
-            return tuple(kind(part) for part in value.replace(",", " ").split())
-        except ValueError:
-            raise click.BadParameter(f"{value!r} is not a list of numbers") from None
-
-    return read
-
-
 class ManyNumbers(click.Command):
     """Lets `--concurrency 1 8 32` take all words up to the next option, as argparse's nargs="+" does."""
 
@@ -72,43 +58,6 @@ class ManyNumbers(click.Command):
                 open_option = False
                 joined.append(word)
         return super().parse_args(ctx, joined)
-
-
-LOAD_OPTIONS = (
-    click.option(
-        "--concurrency", callback=numbers_of(int), metavar="N...", default="1 8 32", help="Closed loop: in flight."
-    ),
-    click.option(
-        "--rate",
-        callback=numbers_of(float),
-        metavar="R...",
-        show_default=False,
-        default="",
-        help="Open loop: Poisson arrivals per second.",
-    ),
-    click.option("--trace", type=FILE, help="Replay a CSV or JSONL file."),
-    click.option("--prompt-tokens", default=128, help="Words per prompt, about one token each."),
-    click.option("--output-tokens", default=64),
-    click.option("--shared-prefix", default=0, help="Words in front of every prompt, all the same."),
-    click.option("--rounds", default=3, help="Closed loop: requests per unit of concurrency."),
-    click.option("--requests", default=0, help="Requests per row: at least, at most for a trace."),
-    click.option("--duration", default=30.0, help="Seconds of arrivals at a rate."),
-    click.option("--trace-speed", default=1.0, help="2 replays twice as fast."),
-    click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s"),
-    click.option("--max-prompt", default=0, help="Clip the prompts of a trace."),
-    click.option("--seed", default=7),
-    click.option("--warmup", default=2, help="Requests before the first row."),
-    click.option("--timeout", default=300.0, help="Seconds for one request."),
-    click.option("--slo-ttft-ms", type=float, help="Objective for the first token; adds goodput columns."),
-    click.option("--slo-itl-ms", type=float, help="Objective for the mean time per later token."),
-)
-
-
-def load_options(command: Command) -> Command:
-    """The loads that `BenchOptions` describes, as options."""
-    for option in reversed(LOAD_OPTIONS):
-        command = option(command)
-    return command
 
 
 def show_progress(now: "Progress") -> None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -19,18 +19,17 @@ from gateway.operations.cli.options import (
     machine_options,
     settings_from,
 )
-from gateway.planning.commands.bench import ManyNumbers, load_options, show_progress
+from gateway.operations.cli.typed_options import options_of
+from gateway.planning.commands.bench import ManyNumbers, show_progress
+from gateway.planning.load_test import BenchOptions
 from gateway.runtime.cores.knob_profiles import PROFILES
-
-if TYPE_CHECKING:
-    from gateway.planning.load_test import BenchOptions
 
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option("--set", "changes", multiple=True, metavar="KNOB=VALUE", help="A live knob, as JSON; may be repeated.")
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="A set of live knobs; --set has precedence.")
-@load_options
+@options_of(BenchOptions)
 @catalog_option
 @cache_dir_option
 @json_option
@@ -41,18 +40,12 @@ def core(
     catalog: str | None,
     cache_dir: str | None,
     as_json: bool,
-    **given: Any,
+    options: BenchOptions,
 ) -> None:
     """Measure the core without HTTP; the rows have the columns of the load generator for servers.
 
     Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
     """
-    from gateway.planning.load_test import BenchOptions
-
-    try:
-        options = BenchOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     settings = settings_from(catalog=catalog, cache_dir=cache_dir)
     asyncio.run(_run(settings, model, profile, _knob_changes(changes), options, as_json))
 
@@ -69,7 +62,7 @@ async def _run(
     model: str | None,
     profile: str | None,
     changes: dict[str, Any],
-    options: "BenchOptions",
+    options: BenchOptions,
     as_json: bool,
 ) -> None:
     from gateway.planning.load_test import row_text, run_bench
@@ -135,27 +128,23 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
 @click.command(cls=ManyNumbers)
 @click.option("--model", default="tier-1", help="What requests ask for.")
 @click.option("--url", help="A server that runs already, plain HTTP.  [launches `aio serve`]")
-@load_options
+@options_of(BenchOptions)
 @catalog_option
 @cache_dir_option
 @json_option
-def serve(model: str, url: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
+def serve(
+    model: str, url: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, options: BenchOptions
+) -> None:
     """Measure streamed completions over HTTP, from a process on the server's CPUs.
 
     Example: aio bench serve --concurrency 1 8 32 --json
     """
-    from gateway.planning.load_test import BenchOptions
-
-    try:
-        options = BenchOptions(**given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         settings = settings_from(catalog=catalog, cache_dir=cache_dir, data_dir=folder)
         asyncio.run(_run_over_http(settings, url, model, options, as_json))
 
 
-async def _run_over_http(settings: Any, url: str | None, model: str, options: "BenchOptions", as_json: bool) -> None:
+async def _run_over_http(settings: Any, url: str | None, model: str, options: BenchOptions, as_json: bool) -> None:
     from gateway.planning.load_test import row_text, run_bench
     from gateway.planning.load_test.http_target import HttpTarget
 

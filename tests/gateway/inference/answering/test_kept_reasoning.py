@@ -37,7 +37,7 @@ def answered(key_id: str, maker: str = "deepseek", opaque: OpaquePiece | None = 
 
 
 def is_kept(turn: Turn) -> bool:
-    return any(block.is_kept for block in turn.opaque)
+    return bool(turn.recalled)
 
 
 def thinking(thoughts: str) -> Turn:

@@ -37,7 +37,7 @@ READ = {
     ("UsageBody", "ChatUsage"),
 }
 """What is written has all of its fields, in OpenAI's order, and OpenAPI says so. What is read may lack any of them."""
-CHOSEN = {("ChosenTool", "Item"), ("ChosenTool", "SaidItem")}
+CHOSEN = {("ChosenTool", "Item"), ("ChosenTool", "SaidItem"), ("ChosenTool", "WrittenItem")}
 """The choice of a tool is no item, and a base would change the order of an item's fields."""
 TWICE = READ | CHOSEN
 

@@ -19,7 +19,7 @@ from tests.gateway.chats import chat
 from tiers.conversation import ToolCallDelta
 from tiers.deltas import CollectedChoice, is_object
 from tiers.dialects import messages as dialect
-from tiers.dialects.chat_state import media_piece
+from tiers.dialects.chat_opaque import media_piece
 from tiers.dialects.messages import PING, UNSIGNED, ThinkingShown, given_call_id
 from tiers.tier import Delta, Usage
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from tests.gateway.running_gateway import RunningGateway
 from tiers.conversation import OpaquePiece, ToolCallDelta
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
-from tiers.dialects.chat_state import media_piece
+from tiers.dialects.chat_opaque import media_piece
 from tiers.dialects.responses_answer import ResponseBody, ResponseEnd, ResponseHead, ResponseWriter
 from tiers.dialects.responses_schemas import ResponsesRequest, ResponseTool
 from tiers.tier import Delta, Usage

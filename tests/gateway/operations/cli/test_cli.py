@@ -300,7 +300,7 @@ def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Pa
         (("bench", "core", "--rounds", "0"), "rounds"),
         (("bench", "core", "--set", "prefill_chunk=many"), "--set takes KNOB=VALUE"),
         (("bench", "core", "--set", "prefil_chunk=64"), "prefil_chunk is no knob"),
-        (("bench", "serve", "--output-tokens", "0"), "output_tokens"),
+        (("bench", "serve", "--output-tokens", "0"), "--output-tokens"),
         (("bench", "sweep", "--levels", "1", "2"), "run: python -m benchmarks sweep"),
         (("kv-calc", "--model", "nowhere.gguf"), "nowhere.gguf"),
         (("kv-calc", "--shape", "llama-9"), "known are smollm2-135m"),

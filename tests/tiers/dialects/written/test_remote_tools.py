@@ -25,7 +25,10 @@ def body(**fields: Any) -> dict[str, Any]:
         "sampling": GREEDY,
         "messages": [Turn.of("user", "Hi")],
     } | fields
-    return request_body(remote, GenerationRequest(**given), 16)
+    sent: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(request_body(remote, GenerationRequest(**given), 16))
+    )
+    return sent
 
 
 def test_tools_travel_as_openai_has_them() -> None:

@@ -23,15 +23,15 @@ PART_TYPES: Mapping[MediaKind, str] = {
 }
 """Types of parts of a message; the object that one holds is under the same name."""
 DETAILS, EXTRA, IMAGES, AUDIO = "reasoning_details", "extra_content", "images", "audio"
-MOST_STATE_BYTES = 2**20
-"""Of the state of one turn, from a client or a server."""
+MOST_OPAQUE_BYTES = 2**20
+"""Of all of one turn, from a client or a server."""
 THOUGHTS, _CALL = "reasoning", "call"
-"""Types of what is kept besides."""
+"""Types of what is recalled besides."""
 Given = msgspec.Raw | msgspec.UnsetType
 _EMPTY = (b"", b"null", b"[]", b"{}")
 
 
-def state_json(given: Given, most: int = MOST_STATE_BYTES) -> bytes:
+def opaque_json(given: Given, most: int = MOST_OPAQUE_BYTES) -> bytes:
     """Return a value as it was given, on one line; b"" for one that says nothing or has more than `most` bytes."""
     json = b"" if isinstance(given, msgspec.UnsetType) else bytes(given)
     if json in _EMPTY or len(json) > most:
@@ -43,13 +43,13 @@ def state_json(given: Given, most: int = MOST_STATE_BYTES) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-def state_blocks(fields: Mapping[str, Given]) -> tuple[Opaque, ...]:
+def opaque_blocks(fields: Mapping[str, Given]) -> tuple[Opaque, ...]:
     """Return those of a turn's fields that say anything."""
-    return tuple(Opaque(FORM, json, name) for name, given in fields.items() if (json := state_json(given)))
+    return tuple(Opaque(FORM, json, name) for name, given in fields.items() if (json := opaque_json(given)))
 
 
-def state_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
-    return [OpaquePiece(FORM, block=block) for block in state_blocks(fields)]
+def opaque_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
+    return [OpaquePiece(FORM, block=block) for block in opaque_blocks(fields)]
 
 
 def media_piece(json: bytes, name: str = IMAGES) -> OpaquePiece:
@@ -63,7 +63,7 @@ def audio_reference(audio: Any) -> tuple[Opaque, ...]:
     return (Opaque(FORM, _encode({"id": named}), AUDIO),) if isinstance(named, str) and named else ()
 
 
-def collected_state(choice: CollectedChoice) -> tuple[Opaque, ...]:
+def opaque_fields(choice: CollectedChoice) -> tuple[Opaque, ...]:
     """Return the fields of a whole turn, whose pieces `choice` has."""
     pieces: dict[str, list[bytes]] = {}
     for block in choice.opaque.get(FORM, ()):
@@ -75,7 +75,7 @@ def image_blocks(choice: CollectedChoice) -> list[dict[str, Any]]:
     """Return the images that a model made, as blocks of Anthropic's API; none that are elsewhere."""
     if FORM not in choice.opaque:
         return []
-    images = b"".join(block.json for block in collected_state(choice) if block.type == IMAGES)
+    images = b"".join(block.json for block in opaque_fields(choice) if block.type == IMAGES)
     urls = (_IMAGE_URL.fullmatch(_url_of(part)) for part in _parts_of(images))
     sources = [{"type": "base64", "media_type": url[1], "data": url[2]} for url in urls if url is not None]
     return [{"type": "image", "source": source} for source in sources]
@@ -105,18 +105,18 @@ def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]
 _IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 
 
-def kept_state(choice: CollectedChoice) -> tuple[Opaque, ...]:
+def recallable_blocks(choice: CollectedChoice) -> tuple[Opaque, ...]:
     """Return all that the server of an answer gets back: its own blocks, if there is sealed reasoning among them; of a
-    chat thoughts, fields, and further content of calls. Nothing if it is larger than `MOST_STATE_BYTES`."""
+    chat thoughts, fields, and further content of calls. Nothing if it is larger than `MOST_OPAQUE_BYTES`."""
     for dialect, own in choice.opaque.items():
         if dialect != FORM:
             is_sealed = any(block.seal for block in own)
-            return tuple(own) if is_sealed and size_of(own) <= MOST_STATE_BYTES else ()
-    blocks = [block for block in collected_state(choice) if block.type not in (IMAGES, AUDIO)]
+            return tuple(own) if is_sealed and size_of(own) <= MOST_OPAQUE_BYTES else ()
+    blocks = [block for block in opaque_fields(choice) if block.type not in (IMAGES, AUDIO)]
     if choice.reasoning:
         blocks.append(Opaque(FORM, _encode(choice.reasoning), THOUGHTS))
     blocks += [Opaque(FORM, call.source.json, _CALL, call.id) for call in choice.tool_calls if call.source is not None]
-    return tuple(blocks) if size_of(blocks) <= MOST_STATE_BYTES else ()
+    return tuple(blocks) if size_of(blocks) <= MOST_OPAQUE_BYTES else ()
 
 
 def size_of(blocks: Iterable[Opaque]) -> int:
@@ -124,28 +124,28 @@ def size_of(blocks: Iterable[Opaque]) -> int:
     return sum(len(block.json) for block in blocks)
 
 
-def state_of(message: Turn) -> list[Opaque]:
+def opaque_of(message: Turn) -> list[Opaque]:
     """Return the fields of a turn that only its maker gets, as a client gave them."""
-    return [block for block in message.opaque if block.dialect == FORM and not block.is_kept]
+    return [block for block in message.opaque if block.dialect == FORM]
 
 
-def state_names(message: Turn) -> list[str]:
+def opaque_names(message: Turn) -> list[str]:
     """Return the names of all that only the maker of a turn gets, as a client gave them."""
     names = ["messages.reasoning_content"] if message.thoughts else []
-    names += [f"messages.{block.type}" for block in state_of(message)]
+    names += [f"messages.{block.type}" for block in opaque_of(message)]
     return names + [f"messages.tool_calls.{EXTRA}"] * any(call.source is not None for call in message.calls)
 
 
-def state_texts(message: Turn) -> list[str]:
+def opaque_texts(message: Turn) -> list[str]:
     """Return the texts in a turn's details of reasoning."""
     details = [
-        one for block in state_of(message) if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
+        one for block in opaque_of(message) if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
     ]
     said = [detail.get(name) for detail in details if isinstance(detail, dict) for name in _TEXTS]
     return [text for text in said if isinstance(text, str)]
 
 
-def without_state(message: Turn) -> Turn:
+def without_opaque(message: Turn) -> Turn:
     """Return a turn as every model of the API may read it."""
     blocks = [block for block in message.blocks if not isinstance(block, Thought)]
     return message.with_blocks(
@@ -155,23 +155,24 @@ def without_state(message: Turn) -> Turn:
     )
 
 
-def with_kept_state(message: Turn) -> Turn:
+def with_recalled(message: Turn) -> Turn:
     """Return a turn with what its server said, of which its client gave back less."""
-    kept = [block for block in message.opaque if block.dialect == FORM and block.is_kept]
-    if not kept:
+    recalled = [block for block in message.recalled if block.dialect == FORM]
+    if not recalled:
         return message
-    own = {block.type: msgspec.structs.replace(block, is_kept=False) for block in kept if block.type != _CALL}
-    extra = {block.seal: Opaque(FORM, block.json) for block in kept if block.type == _CALL}
+    own = {block.type: block for block in recalled if block.type != _CALL}
+    extra = {block.seal: Opaque(FORM, block.json) for block in recalled if block.type == _CALL}
     thought = own.pop(THOUGHTS, None)
-    state = {block.type: block for block in state_of(message)} | own
+    fields = {block.type: block for block in opaque_of(message)} | own
     return msgspec.structs.replace(
         message,
+        recalled=(),
         blocks=Turn.of(
             message.role,
             message.content_blocks,
             calls=[msgspec.structs.replace(call, source=extra.get(call.id, call.source)) for call in message.calls],
             thoughts=message.thoughts if thought is None else msgspec.json.decode(thought.json, type=str),
-            opaque=[*(block for block in message.opaque if block.dialect != FORM), *state.values()],
+            opaque=[*(block for block in message.opaque if block.dialect != FORM), *fields.values()],
         ).blocks,
     )
 
