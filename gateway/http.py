@@ -15,7 +15,6 @@ from litestar.response import Response
 from gateway import __version__
 from gateway.admin.health import live, metrics, ready
 from gateway.base.errors import ApiError, envelope_response
-from gateway.base.footprint import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
@@ -54,19 +53,18 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     made by the first request for one of its paths.
     """
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    with without_plugins():
-        return Litestar(
-            route_handlers=[*_routers_of_callers(), *_PROBES, *map(below, OPERATED)],
-            lifespan=[lifespan],
-            state=State({LATE_APP: LateApp(partial(whole_app, settings))}),
-            exception_handlers={Exception: _failure},
-            request_max_body_size=settings.body_limit,
-            # No page sends credentials of its own, so that `*` exposes every header.
-            cors_config=CORSConfig(allow_origins=origins, expose_headers=["*"]) if origins else None,
-            openapi_config=None,
-            logging_config=None,
-            debug=False,
-        )
+    return Litestar(
+        route_handlers=[*_routers_of_callers(), *_PROBES, *map(below, OPERATED)],
+        lifespan=[lifespan],
+        state=State({LATE_APP: LateApp(partial(whole_app, settings))}),
+        exception_handlers={Exception: _failure},
+        request_max_body_size=settings.body_limit,
+        # No page sends credentials of its own, so that `*` exposes every header.
+        cors_config=CORSConfig(allow_origins=origins, expose_headers=["*"]) if origins else None,
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )
 
 
 def whole_app(settings: Settings, state: State) -> Litestar:
@@ -74,23 +72,22 @@ def whole_app(settings: Settings, state: State) -> Litestar:
     from gateway.admin.routes import failure, operations_routers
     from gateway.edge.docs_page import DocsPage, SchemaFile, docs_router
 
-    with without_plugins():
-        return Litestar(
-            route_handlers=[*_routers_of_callers(), *operations_routers(), *_PROBES],
-            state=state,
-            exception_handlers={Exception: failure},
-            request_max_body_size=settings.body_limit,
-            openapi_config=OpenAPIConfig(
-                title="AIO gateway",
-                version=__version__,
-                description="An OpenAI-compatible gateway that answers with the tier whose answer is worth most.",
-                openapi_router=docs_router("/docs"),
-                render_plugins=[DocsPage(), SchemaFile()],
-                use_handler_docstrings=True,
-            ),
-            logging_config=None,
-            debug=False,
-        )
+    return Litestar(
+        route_handlers=[*_routers_of_callers(), *operations_routers(), *_PROBES],
+        state=state,
+        exception_handlers={Exception: failure},
+        request_max_body_size=settings.body_limit,
+        openapi_config=OpenAPIConfig(
+            title="AIO gateway",
+            version=__version__,
+            description="An OpenAI-compatible gateway that answers with the tier whose answer is worth most.",
+            openapi_router=docs_router("/docs"),
+            render_plugins=[DocsPage(), SchemaFile()],
+            use_handler_docstrings=True,
+        ),
+        logging_config=None,
+        debug=False,
+    )
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
@@ -155,13 +152,12 @@ def _routers_of_callers() -> list[Router]:
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """Return the application of a process that only answers lines of batches: probes and metrics."""
-    with without_plugins():
-        return Litestar(
-            route_handlers=_PROBES,
-            lifespan=[lifespan],
-            state=State(),
-            exception_handlers={Exception: envelope_response},
-            openapi_config=None,
-            logging_config=None,
-            debug=False,
-        )
+    return Litestar(
+        route_handlers=_PROBES,
+        lifespan=[lifespan],
+        state=State(),
+        exception_handlers={Exception: envelope_response},
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )

@@ -1,11 +1,5 @@
-"""What is not imported, and what memory is given back, so that processes stay small and start fast.
-
-Parts of libraries that a server does not need, and would otherwise import and keep in memory, have stand-ins in
-`sys.modules`, here and nowhere else.
-
-Bought: 19 MiB of 111 of a gateway process that is ready to serve and a quarter of a second of its start, and as much
-again where torch computes on the CPU (18 MiB of 220). Paid: each library must go on without the part, which
-`tests/gateway/base/test_unused_modules.py` holds for all of them together.
+"""What memory a process gives back, and torch without the part that a core of the CPU does not need: 18 MiB of 220 and
+0.65 s of processor time of its start (medians of four pairs).
 """
 
 import ctypes
@@ -13,7 +7,7 @@ import gc
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
@@ -77,59 +71,19 @@ class LastingObjects:
                 gc.callbacks.remove(self._freeze)
 
 
-# httpx's command line, which imports rich and Pygments, and Mako's coloured tracebacks, which import Pygments: both
-# libraries go on without. Together seven megabytes and a twentieth of a second of a start.
-_CONSOLE_ONLY = ("httpx._main", "mako.ext.pygmentplugin")
-
-# SQLAlchemy's sessions, which import its object-relational mapper; its package for asyncio imports them by name. Every
-# query here is of tables. Six megabytes, and a twentieth of a second of a start.
-_SESSIONS = ("sqlalchemy.ext.asyncio.scoping", "sqlalchemy.ext.asyncio.session")
-
-# Packages that litestar has plugins for. No body here is an attrs class or a pydantic model; pydantic is only there for
-# the price list. Ten megabytes, and a tenth of a second of a start.
-_WITH_PLUGINS = ("pydantic", "attr")
-
 # Python kernels of torch's meta device, with the references and decompositions that they import: for compilers alone.
 _META_KERNELS = "torch._meta_registrations"
 
 
-class _Unused(ModuleType):
-    """Stands for a module whose names are imported and never used."""
+class _UntilAsked(ModuleType):
+    """Stands for a module that is imported once one of its names is used."""
 
     def __getattr__(self, name: str) -> Any:
         # Those of every module are asked for by what looks through all of them.
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
-
-
-class _UntilAsked(_Unused):
-    """Stands for a module that is imported once one of its names is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        super().__getattr__(name)
         _withdraw(self.__name__, self)
         return getattr(importlib.import_module(self.__name__), name)
-
-
-def leave_out_unused_modules() -> None:
-    """Make importing what only consoles need fail, as if what it needs were not installed, and sessions of the database
-    be nothing; call it before their libraries are imported."""
-    for name in _CONSOLE_ONLY:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    for name in _SESSIONS:
-        sys.modules.setdefault(name, _Unused(name))
-
-
-def import_litestar() -> None:
-    """Import litestar without PyYAML, which it imports to render a schema that is served as JSON only."""
-    with _instead({"yaml": _Unused("yaml")}):
-        import litestar.openapi.plugins  # noqa: F401
-
-
-def without_plugins() -> AbstractContextManager[None]:
-    """Make litestar's plugins for other packages' classes find none of those that are not loaded already."""
-    return _instead(dict.fromkeys(_WITH_PLUGINS))
 
 
 def import_eager_torch() -> None:
@@ -148,10 +102,10 @@ def import_eager_torch() -> None:
 
 
 @contextmanager
-def _instead(stand_ins: Mapping[str, ModuleType | None]) -> Iterator[None]:
-    """Let imports find `stand_ins` in place of modules that are not loaded already; None: as if not installed."""
+def _instead(stand_ins: Mapping[str, ModuleType]) -> Iterator[None]:
+    """Let imports find `stand_ins` in place of modules that are not loaded already."""
     absent = {name: module for name, module in stand_ins.items() if name not in sys.modules}
-    sys.modules.update(absent)  # type: ignore[arg-type]
+    sys.modules.update(absent)
     try:
         yield
     finally:
@@ -159,7 +113,7 @@ def _instead(stand_ins: Mapping[str, ModuleType | None]) -> Iterator[None]:
             _withdraw(name, stand_in)
 
 
-def _withdraw(name: str, stand_in: ModuleType | None) -> None:
+def _withdraw(name: str, stand_in: ModuleType) -> None:
     """Let the next import find the module in place of its stand-in."""
     if name in sys.modules and sys.modules[name] is stand_in:
         del sys.modules[name]

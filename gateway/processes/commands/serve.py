@@ -71,9 +71,6 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    from gateway.base.footprint import leave_out_unused_modules
-
-    leave_out_unused_modules()
     from gateway.base.configuration import SERVED_CATALOG, load_settings
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
 
@@ -243,9 +240,6 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
                 _require_core_sockets(settings)
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
-        from gateway.base.footprint import import_litestar
-
-        import_litestar()
         from gateway.processes.server import run_server
         from gateway.runtime.peers import WorkerIdentity
 

@@ -1,4 +1,4 @@
-"""What a server leaves out of its libraries: it is not loaded, and the libraries work without, all at once."""
+"""What a core of the CPU leaves out of torch: it is not loaded until it is asked for."""
 
 import subprocess
 import sys
@@ -6,29 +6,6 @@ from pathlib import Path
 
 import pytest
 
-SERVER = """
-import asyncio, sys
-from gateway.base.footprint import import_eager_torch, import_litestar, leave_out_unused_modules
-
-leave_out_unused_modules()
-import_litestar()
-from gateway.app import create_app
-from gateway.base.settings import Settings
-from gateway.http import whole_app
-from quality.store.database import current_revision, migrate
-
-settings = Settings(data_dir=sys.argv[1], monitor=False)
-app = create_app(settings)
-operated = whole_app(settings, app.state)
-print(sorted({"sqlalchemy.orm", "attr", "pydantic", "yaml", "rich", "apscheduler", "gguf"} & set(sys.modules)))
-import_eager_torch()
-import torch
-
-print("torch._meta_registrations" in sys.modules, torch.ones(2, 2).matmul(torch.ones(2)).tolist())
-print("/v1/chat/completions" in operated.openapi_schema.to_schema()["paths"])
-url = f"sqlite:///{sys.argv[1]}/aio.db"
-print(asyncio.run(migrate(url)) == asyncio.run(current_revision(url)))
-"""
 IMPORTED = """
 import sys
 from gateway.base.footprint import import_eager_torch
@@ -48,13 +25,6 @@ def run(torch: Path, code: str, program: str = IMPORTED) -> list[str]:
     environment = {"PYTHONPATH": f"{torch}:{Path(__file__).parents[3]}"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
-
-
-@pytest.mark.processes
-def test_a_server_without_any_of_them_describes_its_endpoints_migrates_and_computes(tmp_path: Path) -> None:
-    """Without a monitor it loads no scheduler either."""
-    done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["[]", "False [2.0, 2.0]", "True", "True"], done.stderr
 
 
 def test_kernels_of_the_meta_device_are_left_out_until_they_are_imported(tmp_path: Path) -> None:
