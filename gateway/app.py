@@ -58,10 +58,8 @@ from gateway.tenancy.keys.key_secrets import keys_of
 from gateway.tenancy.tenancy import ShowKey, Tenancy, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
-from quality.comparison.paired_outcomes import CostQualityCurves
 from quality.estimates.costs import saved_lately
 from quality.evaluation.tier_accuracy import ReportFileError, stored_report, warnings_of
-from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.loop import QualityLoop
@@ -464,9 +462,7 @@ class Composition:
             quality_loop=loop,
             active_labels=decisions.labels,
             constant=decisions.constant,
-            cost_quality_curves=CostQualityCurves(database),
             learning=learning,
-            kind_names=KindNames(database),
             redis=stores.redis,
             metrics=self.metrics,
             not_ready={},

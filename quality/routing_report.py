@@ -40,7 +40,7 @@ from quality.evaluation.tier_accuracy import (
     overpriced_tiers,
     stored_report,
 )
-from quality.learning.learning import Learned, Learning, curve_in_words, labels_in_words
+from quality.learning.learning import Learning, in_words
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings, thinning
 from tiers.catalog.catalog import Catalog
@@ -295,11 +295,9 @@ async def _kinds(engine: AsyncEngine, accepted: Acceptance) -> list[KindQuality]
     most."""
     applications = [share.kind for share in accepted.by_kind if share.tier is None and share.kind.by == "application"]
     shown = set(applications[:MOST_APPLICATIONS])
-    shares = [
-        share
-        for share in accepted.by_kind
-        if share.tier is not None and (share.kind.by == "class" or share.kind in shown)
-    ]
+    by_tier = [share for share in accepted.by_kind if share.tier is not None]
+    shares = [share for share in by_tier if share.kind.by == "class"]
+    shares += [share for share in by_tier if share.kind in shown]
     owners = await key_names(engine, [kind.key_id for kind in shown if kind.key_id is not None])
     return [KindQuality(name=kind_name(share.kind, owners), share=share) for share in shares]
 
@@ -393,12 +391,7 @@ def _learning_in_words(learning: Learning | None) -> list[str]:
             "answers, feedback and aio outcomes import."
         ]
     everybody = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
-    return [" ".join(_learned_in_words(learned)) for learned in everybody]
-
-
-def _learned_in_words(learned: Learned) -> list[str]:
-    labels = f"{learned.name}: {labels_in_words(learned)}."
-    return [labels] if learned.curve is None else [labels, *curve_in_words(learned.curve)]
+    return [in_words(learned) for learned in everybody]
 
 
 def _overpriced_in_words(comparison: TierComparison) -> str:

@@ -1,11 +1,9 @@
 """Labels: operators' verdicts on judged answers (`/admin/api/reviews`), which they read one at a time next to the
 verifier's; the labels that routing follows, how many count, and their reset; imported labels, shown by their import
-and deleted with it (`/admin/api/outcomes/imports`). What was learned from them for each key, and how well the newest
-were predicted (`/admin/api/learning`); does routing pay here, in numbers and words (`/admin/api/worth`)?
+and deleted with it (`/admin/api/outcomes/imports`).
 """
 
 import time
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,7 +13,6 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.admin.resource import json_or_csv
-from gateway.admin.routing_reports import active_version, rule_at
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
@@ -26,10 +23,8 @@ from gateway.operations.dashboard.html.forms import form_of, given_of, parse_for
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.quality_loop.followers import ActiveLabels
 from gateway.operations.running import Operations, operations_of
-from gateway.operations.worth import WorthShown, label_source, worth_shown
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.estimates.verified_sample import UNCERTAIN
-from quality.learning.learning import LabelSource, Learned, Learning
 from quality.learning.outcome_import import Imported, delete_import, list_imports
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER
@@ -235,65 +230,4 @@ async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Respons
     return Response(ImportDeleted(import_id=import_id, labels=gone), media_type="application/json")
 
 
-def learning_source(serving: Serving) -> LabelSource:
-    """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
-    target = rule_at(serving, serving.routing.active_target).quality_target
-    version, catalog = active_version(serving), serving.routing.served.catalog
-    return label_source(version.model, catalog, serving.settings, target)
-
-
-# A row for each point of a key's learning curve, or for the key alone without one.
-_FIGURES = ("error", "no_worse", "curve_saving", "utility", "of_oracle")
-_COLUMNS = (
-    *("key_id", "name", "labels", "requests", "saving", "expected_no_worse", "at_labels", "tested", "rate_error"),
-    *(f"{figure}{end}" for figure in _FIGURES for end in ("", "_low", "_high")),
-)
-
-
-@get("/learning", operation_class=describe(None, Learning), summary="Show what was learned for each key")
-async def show_learning(request: HttpRequest) -> Response[Any]:
-    """Labels, class mix, saving, expected quality and the learning curve, for all keys together and for each. 409
-    without a classifier. `format`: json, or csv for the points of the curves."""
-    operations = operations_of(request)
-    shown = await reached(operations.learning.of(learning_source(operations.serving)))
-    rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
-    return json_or_csv(request, "learning", shown, _COLUMNS, rows)
-
-
-def _rows(one: Learned) -> Iterator[dict[str, Any]]:
-    seen, curve = one.traffic, one.curve
-    row: dict[str, Any] = {"key_id": one.key_id, "name": one.name, "labels": one.labels, "requests": 0}
-    if seen is not None:
-        row |= {"requests": seen.requests, "saving": seen.saving, "expected_no_worse": seen.p_ok}
-    if curve is None:
-        yield row
-        return
-    for point in curve.points:
-        known = (point.error, point.no_worse, point.saving, point.utility, point.of_oracle)
-        columns = {"at_labels": point.labels, "tested": curve.tested, "rate_error": curve.rate_error}
-        for name, figure in zip(_FIGURES, known, strict=True):
-            if figure is not None:
-                columns |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
-        yield row | columns
-
-
-@get("/worth", operation_class=describe(None, WorthShown), summary="Show whether routing pays")
-async def show_worth(request: HttpRequest) -> Response[Any]:
-    """By the requests that every tier answered, in the catalogue and for each key with enough of them; `sentence` says
-    it in words. Bounds hold however often one looks. Query: `format`, json, or csv for a row per verdict."""
-    shown = await worth_shown(operations_of(request))
-    return json_or_csv(
-        request, "worth", shown, ("name", "verdict", "probes", "missing", "sentence"), _worth_rows(shown)
-    )
-
-
-def _worth_rows(shown: WorthShown) -> Iterator[dict[str, Any]]:
-    for one in (shown.catalogue, *shown.keys):
-        worth = one.worth
-        verdict = "not_known_yet" if worth is None else worth.verdict
-        counts = {"probes": 0, "missing": None} if worth is None else {"probes": worth.probes, "missing": worth.missing}
-        yield {"name": one.name, "verdict": verdict, "sentence": one.sentence, **counts}
-
-
 LABEL_ENDPOINTS = (list_reviews, review_verification, reset_own_labels, show_imports, undo_import)
-LEARNING_ENDPOINTS = (show_learning, show_worth)

@@ -24,7 +24,6 @@ from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, below, first_request, page
 from gateway.operations.running import Operations, operations_of
-from gateway.operations.worth import worth_last
 from gateway.telemetry.overview import Overview, TierNow
 from gateway.telemetry.service_levels import levels_of_all
 from gateway.telemetry.slo import SloReport, slo_report
@@ -33,6 +32,7 @@ from gateway.tenancy.guard import Access, admit_visitor
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import budgets
+from quality.comparison.routing_worth import in_words
 
 # A page does not wait longer for a database that hangs.
 WAIT_SECONDS = 1.0
@@ -272,14 +272,15 @@ async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
         Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
         for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
     ]
-    steps, worth = await first_steps(operations), worth_last(operations)
+    steps, worth = await first_steps(operations), operations.constant.last
+    constant = operations.serving.routing.knobs.active.constant
     return {
         "now": now,
         # Nothing to chart: the page says what to do instead.
         "quiet": not now.overall.requests and all(point.ttft_p50 is None for point in now.history),
         "problems": operations.problems,
         "steps": steps,
-        "worth": None if worth is None else worth.catalogue.sentence,
+        "worth": None if worth is None else in_words(worth.catalogue, constant),
         "open_steps": sum(step.done is not True for step in steps),
         "traffic": traffic,
         "latency": latency,

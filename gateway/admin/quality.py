@@ -15,8 +15,8 @@ from msgspec import Meta
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.admin.labels import labels_shown, learning_source, order_reset, review, show_review
-from gateway.admin.resource import json_or_csv, list_endpoint, none_if_off, query_page
+from gateway.admin.labels import labels_shown, order_reset, review, show_review
+from gateway.admin.resource import json_or_csv, list_endpoint, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -32,15 +32,11 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, endpoint
 from gateway.inference.api.parsing import read_body
 from gateway.inference.service import serving_of
-from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_form, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations, operations_of
-from gateway.operations.worth import worth_last
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
-from quality.estimates.verified_sample import ALL, Share
-from quality.learning.kind_names import plain_name
-from quality.learning.learning import Learned, Learning, in_words
+from quality.estimates.verified_sample import ALL, Share, kind_name
 from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import (
@@ -83,7 +79,7 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
         yield EstimateRow(
             estimate="no worse, of all traffic",
             tier=kind.tier,
-            kind=None if kind.kind == ALL else plain_name(kind.kind) + (f" {kind.kind.app}" if kind.kind.app else ""),
+            kind=None if kind.kind == ALL else kind_name(kind.kind, {}),
             count=kind.answers,
             value=kind.value,
             low=kind.low,
@@ -254,10 +250,6 @@ async def retrain_now(request: HttpRequest) -> Response[Any]:
 
 PATH = "/admin/quality"
 ROWS = "10"
-# Most keys with labels that the learning curve draws.
-MOST_KEYS = 8
-# How long the page waits for the learning curve; the next load shows it.
-WAIT_SECONDS = 0.1
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -273,13 +265,12 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the previous page of versions."""
     operations = operations_of(request)
     asked, labels = {"limit": ROWS}, None if operations.active_labels is None else labels_shown(operations)
-    versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
+    versions, runs, rollouts, estimates, registered = await asyncio.gather(
         query_page(request, ARTEFACTS, asked | dict(request.query_params)),
         query_page(request, RETRAININGS, asked),
         query_page(request, ROLLOUTS, asked),
         _estimates(operations),
         asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
-        none_if_off(_learning(operations)),
     )
     monitor = None if operations.quality_loop is None else operations.quality_loop.monitor
     return page(
@@ -298,8 +289,6 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
-        worth=worth_last(operations),
-        **_learning_shown(learning),
     )
 
 
@@ -364,40 +353,6 @@ def _not_sampled(estimates: MonitorStatus) -> str:
     """Return the reasons in words, the most frequent first."""
     counts = sorted(estimates.not_sampled.items(), key=lambda one: -one[1])
     return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
-
-
-async def _learning(operations: Operations) -> Learning | None:
-    """None until it is computed. Raises `ApiError` 409 without a classifier."""
-    return await reached(operations.learning.at_hand(learning_source(operations.serving), WAIT_SECONDS))
-
-
-def _learning_shown(learning: Learning | None) -> dict[str, Any]:
-    """Return the shown keys with their lines in the two charts, and the caption."""
-    if learning is None:
-        return {"learning": None}
-    every = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
-    shown = sorted(every, key=lambda one: -one.labels)[:MOST_KEYS]
-    lines = [(one, n, DASHES.get(n, "none")) for n, one in enumerate(shown, start=1)]
-    points = [point.labels for one in shown if one.curve for point in one.curve.points]
-    steps = sorted(set(points))
-    return {
-        "learning": learning,
-        "learned": shown,
-        "said": [in_words(one) for one in shown],
-        "labels_lines": [Series(name=one.name, values=one.labels_at, colour=n, dashes=d) for one, n, d in lines],
-        "error_steps": steps,
-        "error_lines": [
-            Series(name=one.name, values=_errors(one, steps), colour=n, dashes=d) for one, n, d in lines if one.curve
-        ],
-    }
-
-
-def _errors(one: Learned, steps: list[int]) -> list[float | None]:
-    """Return the error at each number of labels, carrying the previous point forward; None beyond the last."""
-    points = [] if one.curve is None else one.curve.points
-    last = points[-1].labels if points else -1
-    known = [[point.error.value for point in points if point.labels <= step] for step in steps]
-    return [values[-1] if values and step <= last else None for step, values in zip(steps, known, strict=True)]
 
 
 def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:

@@ -2,7 +2,6 @@
 the newest ones, and one with all of its steps, with tier, cost, cache and the reason of every move.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import decide
 from gateway.admin.resource import form_time, json_or_csv, names_of, query_page
-from gateway.admin.routing_reports import chances_of
+from gateway.admin.tier_chances import chances_of
 from gateway.base.errors import ApiError
 from gateway.base.numbers import number, whole_number
 from gateway.base.stores.database import reached
@@ -28,9 +27,7 @@ from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page
 from migrations.tables.quality import verifications
-from quality.comparison.session_pairs import SessionVerdict, session_verdicts
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
-from quality.estimates.session_work import finished_work
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.store.pages import REFUSED, REQUESTS
 from quality.store.queries import request_row
@@ -196,7 +193,6 @@ class SessionsShown(msgspec.Struct, frozen=True, kw_only=True):
     the work with a known end among the newest steps."""
 
     sessions: list[SessionRow]
-    verdicts: list[SessionVerdict]
 
 
 class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,9 +208,7 @@ class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
 async def sessions_shown(serving: Serving, query: Mapping[str, str]) -> SessionsShown:
     """Return what `query` asks for with `limit`. Raises `ApiError` 400 and 503."""
     limit = whole_number(query.get("limit", "50"), "limit", 1, MOST_SESSIONS)
-    sessions = await reached(newest_sessions(serving.database, limit))
-    work = await reached(finished_work(serving.database)) if sessions else []
-    return SessionsShown(sessions=sessions, verdicts=await asyncio.to_thread(session_verdicts, work))
+    return SessionsShown(sessions=await reached(newest_sessions(serving.database, limit)))
 
 
 async def session_shown(serving: Serving, session: str) -> SessionShown:

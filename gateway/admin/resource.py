@@ -17,8 +17,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.numbers import epoch_seconds, is_number, whole_number
+from gateway.base.numbers import epoch_seconds, is_number, number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
@@ -160,6 +161,15 @@ def form_time(name: str, text: str) -> float:
     return epoch_seconds(text, name)
 
 
+def target_of(text: str) -> float | None:
+    """Parse a quality target of a form or query, by number or name; "" is none. Raises `ApiError` 400."""
+    if not (text := text.strip()):
+        return None
+    if text in QUALITY_SETTINGS:
+        return QUALITY_SETTINGS[text]
+    return number(text, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
+
+
 def time_asked(query: Mapping[str, str], name: str, usual: float) -> float:
     """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
     given = query.get(name)
@@ -207,16 +217,6 @@ def _value(name: str, given: str, kind: type[Any]) -> Any:
     if "\0" in given:
         raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
     return given
-
-
-async def none_if_off(shown: Awaitable[T]) -> T | None:
-    """Return what is shown, None where this server lacks the part that it is of (`ApiError` 409)."""
-    try:
-        return await shown
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None
 
 
 async def run_command(request: HttpRequest, work: Awaitable[T]) -> T:

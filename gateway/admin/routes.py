@@ -13,17 +13,14 @@ from litestar.types import Guard
 
 from gateway.admin.alerts import ALERT_ENDPOINTS, show_alerts_page, test_from_page
 from gateway.admin.core import CORE_ENDPOINTS, CORE_PAGE
-from gateway.admin.costs import SPEND_PAGE, show_costs
 from gateway.admin.experiments import EXPERIMENT_ENDPOINTS, EXPERIMENTS_PAGE
-from gateway.admin.first_day import show_first_day
 from gateway.admin.keys import KEY_ENDPOINTS, KEYS_PAGE
 from gateway.admin.knobs import KNOB_ENDPOINTS
-from gateway.admin.labels import LABEL_ENDPOINTS, LEARNING_ENDPOINTS
+from gateway.admin.labels import LABEL_ENDPOINTS
 from gateway.admin.overview import OVERVIEW_PAGE, front_router, overview_figures, show_slo
 from gateway.admin.quality import QUALITY_ENDPOINTS, QUALITY_PAGE
 from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, request_figures, show_session
-from gateway.admin.routing import ROUTING_PAGE, SHADOW_PAGE, show_shadow
-from gateway.admin.routing_reports import ROUTING_ENDPOINTS
+from gateway.admin.routing import REPORT_ENDPOINTS, ROUTING_PAGE
 from gateway.admin.system import SYSTEM_PAGE, TIER_ENDPOINTS, show_system
 from gateway.admin.tryout import TRY_PAGE
 from gateway.admin.users import USERS_PAGE, erase_user, list_users
@@ -40,11 +37,9 @@ from gateway.tenancy.guard import admit_visitor
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
     TRY_PAGE,
-    SPEND_PAGE,
+    ROUTING_PAGE,
     REQUESTS_PAGE,
     SESSIONS_PAGE,
-    ROUTING_PAGE,
-    SHADOW_PAGE,
     QUALITY_PAGE,
     EXPERIMENTS_PAGE,
     CORE_PAGE,
@@ -104,14 +99,10 @@ def operations_routers() -> list[Router]:
         route_handlers=[
             *QUALITY_ENDPOINTS,
             *LABEL_ENDPOINTS,
-            show_costs,
-            show_shadow,
+            *REPORT_ENDPOINTS,
             show_slo,
             overview_figures,
             request_figures,
-            *ROUTING_ENDPOINTS,
-            show_first_day,
-            *LEARNING_ENDPOINTS,
             show_system,
             *VERSION_ENDPOINTS,
             *EXPERIMENT_ENDPOINTS,

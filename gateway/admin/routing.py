@@ -1,123 +1,156 @@
-"""The routing page: cost against quality, the effect of another target before it is applied, and tier reliability; and
-what routing would have saved while it was observed, and how good it would have been: `GET /admin/api/shadow` and the
-page with the worst cases and the switch.
+"""Routing pays: what it costs, how good it is, whether it pays and what would help, as a page and for programs
+(`GET /admin/api/report`); the quality target and the mode of routing, which that page changes.
 """
 
-import asyncio
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from litestar import get, post
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.admin.first_day import FirstDay, first_day
 from gateway.admin.knob_changes import order_knobs
-from gateway.admin.resource import json_or_csv, none_if_off, time_asked
-from gateway.admin.routing_reports import (
-    CurveRow,
-    CurveShown,
-    KindRow,
-    KindsShown,
-    Preview,
-    TiersCompared,
-    TrafficShown,
-    curve_shown,
-    kinds_shown,
-    preview_of,
-    rule_at,
-    target_of,
-    tiers_compared,
-    traffic_shown,
-)
-from gateway.base.errors import bad_request
+from gateway.admin.resource import json_or_csv, names_of, target_of, time_asked
+from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.charts import Curve, Mark, Plane
+from gateway.operations.dashboard.html.charts import DASHES, Curve, Mark, Plane, Series
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
-from gateway.operations.dashboard.html.rendering import Page, back_to, page
-from gateway.operations.quality_loop.quality_loop import sampling_settings
-from gateway.operations.running import Operations, operations_of
+from gateway.operations.dashboard.html.rendering import HEADERS, Page, back_to, page
+from gateway.operations.routing_report import gateway_report
+from gateway.operations.running import operations_of
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
-from quality.comparison.shadow_answers import NEWEST, ShadowCase
-from quality.comparison.shadow_report import ShadowReport, budget_now, shadow_report
-from quality.estimates.verified_sample import ReliabilityBin, acceptance, reliability
+from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, first_second
+from quality.estimates.verified_sample import ReliabilityBin
+from quality.routing_report import KindQuality, Period, RoutingReport
 
-# More would take longer than a page may: aio report shadow has no such bound.
-_MOST = 20_000
-
-
-async def shadow_shown(serving: Serving, query: Mapping[str, str]) -> ShadowReport:
-    """Return the report that `query` asks for with `since` and `last`. Raises `ApiError` 400 and 503."""
-    since = time_asked(query, "since", 0.0)
-    last = whole_number(query.get("last", str(NEWEST)), "last", 1, _MOST)
-    sampling = sampling_settings(serving.settings, serving.routing.served.catalog)
-    budget = await reached(budget_now(serving.database, sampling, time.time()))
-    return await reached(shadow_report(serving.database, budget, since, last))
-
-
-# Users' texts are left out of tables.
-_COLUMNS = tuple(
-    name
-    for name in ShadowCase.__struct_fields__
-    if name not in ("messages", "given_answer", "would_be_answer", "reason")
-)
-
-
-@get("/shadow", operation_class=describe(None, ShadowReport), summary="Show what routing would save")
-async def show_shadow(request: HttpRequest) -> Response[Any]:
-    """Of the newest requests answered in observe mode. Query: `since` in epoch seconds; `last`, at most so many
-    requests, by default 5,000; `format`, json, or csv for the worst cases without texts."""
-    shown = await shadow_shown(serving_of(request), request.query_params)
-    return json_or_csv(request, "shadow", shown, _COLUMNS, shown.cases)
-
-
-ROUTING_PATH = "/admin/routing"
+PATH = "/admin/routing"
+MOST_DAYS = 366
+# How long the page waits for the learning curve; the next load shows it.
+WAIT_SECONDS = 0.1
+_TAG_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-")
+_DAY = 86_400
 # Numbers of colours.
-_OWN, _PREVIEWED, _PROBES, _ESTIMATE = 1, 3, 4, 5
+_OWN, _MEASURED, _PREVIEWED, _ESTIMATE = 1, 2, 3, 5
+_COLUMNS = (
+    "split",
+    *(name for name in Part.__struct_fields__ if name not in ("spent", "net")),
+    *Spent.__struct_fields__,
+    *NetSaving.__struct_fields__,
+)
+_DONE = {
+    "route": "Routing is on: its decisions hold from now on.",
+    "observe": "Observe mode is on: one tier answers everything, and routing's decisions are recorded.",
+}
+
+
+def period_of(query: Mapping[str, str]) -> Period:
+    """Return what a query asks about. Raises `ApiError` 400."""
+    until = time_asked(query, "until", time.time())
+    days = whole_number(query.get("days", str(USUAL_DAYS)), "days", 1, MOST_DAYS)
+    since = time_asked(query, "since", max(first_second(days, until), 0.0))
+    if since > until:
+        raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
+    tag = query.get("tag")
+    if tag is not None and not (0 < len(tag) <= 64 and _TAG_CHARACTERS.issuperset(tag)):
+        raise bad_request(
+            "Invalid tag: allowed are 1 to 64 letters, digits, dots, colons, underscores and hyphens.",
+            "tag",
+            "invalid_value",
+        )
+    return Period(since=since, until=until, tag=tag, previewed=target_of(query.get("quality_target", "")))
+
+
+@get("/report", operation_class=describe(None, RoutingReport), summary="Show whether routing pays")
+async def show_report(request: HttpRequest) -> Response[Any]:
+    """What it costs, how good it is, whether it pays, what would help. Query: `days` that end now, 30 by default, or
+    `since` and `until` in epoch seconds; `tag`, a name in the requests' `metadata` by whose values costs are split too;
+    `quality_target`, another one to look at; `format`, json, or csv for a row for each part of each split of costs."""
+    report = await reached(gateway_report(operations_of(request), period_of(request.query_params)))
+    return json_or_csv(request, "costs", report, _COLUMNS, _cost_rows(report.cost.costs))
+
+
+def _cost_rows(costs: CostReport) -> Iterator[dict[str, Any]]:
+    splits: dict[str, Sequence[Part | None]] = {
+        "total": [costs.total],
+        "tier": costs.by_tier,
+        "model": costs.by_model,
+        "day": costs.by_day,
+        "key": [*costs.by_key, costs.other_keys],
+        "team": costs.by_team,
+        "tag": [*costs.by_tag, costs.other_tags],
+    }
+    for split, parts in splits.items():
+        for part in parts:
+            if part is not None:
+                parts_of_row = (part, part.spent, part.net)
+                yield {"split": split} | {k: v for row in parts_of_row for k, v in msgspec.structs.asdict(row).items()}
+
+
+_FORMER_ENDPOINTS = {
+    "/costs": "cost.costs",
+    "/learning": "help.learning",
+    "/shadow": "worth.observed",
+    "/worth": "worth",
+    "/routing/curve": "help.targets",
+    "/routing/first-day": "help.targets",
+    "/routing/kinds": "quality.kinds",
+    "/routing/preview": "help.targets",
+    "/routing/reliability": "quality.calibration",
+    "/routing/tiers": "quality.tiers",
+    "/routing/traffic": "cost.costs",
+}
+"""Endpoints that became fields of the report."""
+
+
+@get(list(_FORMER_ENDPOINTS), include_in_schema=False)
+async def refuse_former(request: HttpRequest) -> Response[Any]:
+    """Say where the figures are now."""
+    path = request.scope["path"].removeprefix("/admin/api").rstrip("/")
+    said = f"GET /admin/api{path} is gone: its figures are {_FORMER_ENDPOINTS[path]!r} of GET /admin/api/report."
+    raise ApiError(410, said, code="endpoint_gone")
+
+
+@get(["/spend", "/shadow"], status_code=301)
+async def show_former_page(request: HttpRequest) -> Response[Any]:
+    """Pages that became sections of this one."""
+    section = {"/admin/spend": "cost", "/admin/shadow": "worth"}[request.scope["path"].rstrip("/")]
+    return Response(None, status_code=301, headers={**HEADERS, "location": f"{PATH}#{section}"})
 
 
 @get("/routing")
 async def show_routing_page(request: HttpRequest) -> Response[Any]:
-    """Query: `quality_target`, to preview it on the newest requests."""
-    operations = operations_of(request)
-    wanted = target_of(request.query_params.get("quality_target", ""))
-    previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
-        preview_of(operations.serving, wanted),
-        none_if_off(curve_shown(operations)),
-        reached(reliability(operations.serving.database, operations.serving.routing.served.strongest)),
-        _verified(operations),
-    )
-    active = rule_at(operations.serving, operations.serving.routing.active_target)
-    first = None if curve is None else await first_day(operations, wanted, curve.probes)
+    """Query: as for `/admin/api/report`."""
+    operations, period = operations_of(request), period_of(request.query_params)
+    report = await reached(gateway_report(operations, period, wait_seconds=WAIT_SECONDS))
+    routing, costs, help_ = operations.serving.routing, report.cost.costs, report.help
+    keys = [part.name for part in (*costs.by_key, *costs.by_team)]
     return page(
         request,
         "routing.html",
-        "Routing",
-        active=active,
+        "Routing pays",
+        report=report,
+        days=math.ceil((report.until - report.since) / _DAY),
+        names=await names_of(operations.serving.database, keys),
         settings=list(QUALITY_SETTINGS),
-        knobs=operations.serving.routing.knobs.active,
-        wanted=active.quality_target if wanted is None else wanted,
-        asked=wanted is not None,
-        preview=previewed,
-        curve=curve,
-        first=first,
-        **_plane_of(curve, first, previewed, wanted is not None),
-        bins=bins,
-        bin_marks=[_mark(one) for one in bins],
+        knobs=routing.knobs.active,
+        strongest=routing.served.strongest,
+        answers=min(routing.knobs.active.observe_tier or routing.served.strongest, routing.served.strongest),
+        target=(help_.targets.previewed or help_.targets.active).target,
+        cost_lines=_by_day(costs),
+        tier_parts=_by_tier(costs),
+        class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
+        kinds=_by_kind(report.quality.kinds),
+        calibration_marks=[_calibration_mark(one) for one in report.quality.calibration],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
-        kinds=_by_kind(kinds),
-        traffic=seen.traffic,
-        sentences=seen.sentences,
-        tier_parts=[(f"Tier {k}", count, k) for k, count in enumerate(seen.traffic.tiers, start=1)],
-        class_parts=[(one.name, one.requests, k) for k, one in enumerate(seen.traffic.classes, start=1)],
-        class_looks={row.complexity: row.name.partition(": ")[2] for row in kinds.rows if row.complexity},
-        compared=compared,
-        judged=range(1, operations.serving.routing.served.strongest),
+        marks=_target_marks(report),
+        **_target_curve(report),
+        learned=_learned(report),
     )
 
 
@@ -128,113 +161,102 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     target = None if "default" in fields else target_of(fields.get("quality_target", ""))
     if target is None and "default" not in fields:
         raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
-    reason = reason_of(fields)
-    operations, wanted = operations_of(request), {"quality_target": target}
-    done = await order_knobs(operations, actor_of(request), operations.serving.routing.knobs, wanted, reason)
-    if not done.changed:
-        return back_to(ROUTING_PATH, "Nothing changed: the target is the same.")
-    said = "the server's own" if target is None else f"{target:g}"
-    late = "" if done.recorded else " The database is down: the change is recorded later."
-    return back_to(ROUTING_PATH, f"The quality target is now {said}.{late}")
+    now = "the server's own" if target is None else f"{target:g}"
+    return await _change_knob(request, fields, {"quality_target": target}, f"The quality target is now {now}.")
 
 
-async def _verified(operations: Operations) -> tuple[KindsShown, TiersCompared, TrafficShown]:
-    accepted = await reached(acceptance(operations.serving.database))
-    return await asyncio.gather(
-        kinds_shown(operations, accepted),
-        tiers_compared(operations.serving, accepted),
-        traffic_shown(operations.serving, accepted),
-    )
-
-
-def _plane_of(curve: CurveShown | None, first: FirstDay | None, preview: Preview | None, asked: bool) -> dict[str, Any]:
-    """Return the curve on probes or, before the first of them, the estimate, with its marks and the plane for both."""
-    if curve is None or first is None:
-        return {"plane": Plane(), "curves": [], "marks": []}
-    if not curve.points:
-        estimate = first.estimate
-        marks = [_mark_at("the active target", estimate.now, _OWN)]
-        marks += [_mark_at("as previewed", estimate.then, _PREVIEWED)] if asked else []
-        return _drawn("estimate", _ESTIMATE, "2 4", estimate.points, marks)
-    return _drawn("probes", _PROBES, "6 4", curve.points, _marks(curve, preview, asked))
-
-
-def _drawn(name: str, colour: int, dashes: str, points: Sequence[CurveRow], marks: list[Mark]) -> dict[str, Any]:
-    """The plane reaches from a tenth below the curve's least quality up to 1."""
-    least = min(point.no_worse for point in points)
-    line = [(point.cost_share, point.no_worse) for point in points]
-    return {
-        "plane": Plane(y=(max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0)),
-        "curves": [Curve(name=name, points=line, colour=colour, dashes=dashes)],
-        "marks": marks,
-    }
-
-
-def _mark_at(name: str, point: CurveRow, colour: int) -> Mark:
-    return Mark(name=name, x=point.cost_share, y=point.no_worse, colour=colour)
-
-
-def _marks(curve: CurveShown, preview: Preview | None, asked: bool) -> list[Mark]:
-    marks = []
-    if curve.cost_share is not None and curve.no_worse is not None:
-        marks.append(Mark(name="the active target", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
-    if preview is not None:
-        marks.append(Mark(name="the newest requests", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
-    if preview is not None and asked:
-        marks.append(Mark(name="as previewed", x=preview.then.cost_share, y=preview.then.no_worse, colour=_PREVIEWED))
-    return marks
-
-
-def _mark(one: ReliabilityBin) -> Mark:
-    share = one.no_worse
-    name = f"tier {one.tier}, {share.count} of {share.total}"
-    return Mark(name=name, x=one.predicted, y=share.value or 0.0, colour=one.tier, low=share.low, high=share.high)
-
-
-def _by_kind(kinds: KindsShown) -> list[list[KindRow]]:
-    """Return the tiers of each kind that has verified answers."""
-    found: dict[str, list[KindRow]] = {}
-    for row in kinds.rows:
-        found.setdefault(row.name, []).append(row)
-    return [rows for rows in found.values() if any(row.answers for row in rows)]
-
-
-ROUTING_PAGE = Page(title="Routing", path="/routing", handlers=(show_routing_page, apply_target))
-
-
-SHADOW_PATH = "/admin/shadow"
-# Characters of a text that the page shows; the request's own page has the rest.
-_SHOWN = 4000
-_DONE = {
-    "route": "Routing is on: its decisions hold from now on.",
-    "observe": "Observe mode is on: one tier answers everything, and routing's decisions are recorded.",
-}
-
-
-@get("/shadow")
-async def show_shadow_page(request: HttpRequest) -> Response[Any]:
-    """Query: `since` and `last`, as for `/admin/api/shadow`."""
-    serving = serving_of(request)
-    report, routing = await shadow_shown(serving, request.query_params), serving.routing
-    knobs = routing.knobs.active
-    answers = min(knobs.observe_tier or routing.served.strongest, routing.served.strongest)
-    return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
-
-
-@post("/shadow/mode", status_code=200)
+@post("/routing/mode", status_code=200)
 async def switch_mode(request: HttpRequest) -> Response[Any]:
     """Switch routing on, or observe it; permanent, for admins only."""
     fields = await fields_of(request)
     mode = fields.get("mode", "")
     if mode not in _DONE:
         raise bad_request(f"Invalid mode: {mode[:64]!r}; allowed: {', '.join(_DONE)}.", "mode", "invalid_value")
+    return await _change_knob(request, fields, {"mode": mode}, _DONE[mode])
+
+
+async def _change_knob(
+    request: HttpRequest, fields: dict[str, str], change: dict[str, Any], notice: str
+) -> Response[Any]:
     operations = operations_of(request)
-    knobs, actor, reason = operations.serving.routing.knobs, actor_of(request), reason_of(fields)
-    done = await order_knobs(operations, actor, knobs, {"mode": mode}, reason)
+    knobs, reason = operations.serving.routing.knobs, reason_of(fields)
+    done = await order_knobs(operations, actor_of(request), knobs, change, reason)
     if not done.changed:
-        return back_to(SHADOW_PATH, "Nothing changed: the mode is the same.")
+        return back_to(PATH, "Nothing changed: it is as it was.")
     late = "" if done.recorded else " The database is down: the change is recorded later."
-    return back_to(SHADOW_PATH, f"{_DONE[mode]}{late}")
+    return back_to(PATH, f"{notice}{late}")
 
 
-SHADOW_PAGE = Page(title="Shadow", path="/shadow", handlers=(show_shadow_page, switch_mode))
+def _by_tier(costs: CostReport) -> list[tuple[str, int, int]]:
+    """Return name, requests and colour of each tier."""
+    numbers = [(int(part.name), part.spent) for part in costs.by_tier if part.name and part.name.isdigit()]
+    return [(f"Tier {number}", spent.requests, number) for number, spent in numbers]
+
+
+def _by_day(costs: CostReport) -> list[Series]:
+    """Return a line of what was paid and one of what the strongest tier alone would have cost."""
+    spent = {part.name: part.spent for part in costs.by_day}
+    days = range(int(costs.since // _DAY), int(costs.until // _DAY) + 1)
+    of_days = [spent.get(time.strftime("%Y-%m-%d", time.gmtime(day * _DAY)), Spent()) for day in days]
+    return [
+        Series(name="spent", values=[day.cost_usd for day in of_days], colour=1, dashes=DASHES[1]),
+        Series(
+            name="all by the strongest tier", values=[day.baseline_usd for day in of_days], colour=3, dashes=DASHES[3]
+        ),
+    ]
+
+
+def _target_curve(report: RoutingReport) -> dict[str, Any]:
+    """Return the curve of all targets, and a plane from a tenth below its least quality up to 1."""
+    points = report.help.targets.points
+    least = min(point.no_worse for point in points)
+    line = [(point.cost_share, point.no_worse) for point in points]
+    return {
+        "plane": Plane(y=(max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0)),
+        "curves": [Curve(name="expected at every target", points=line, colour=_ESTIMATE, dashes="2 4")],
+    }
+
+
+def _target_marks(report: RoutingReport) -> list[Mark]:
+    """Return the active and the previewed target on the curve, and what was measured of the active one by probes."""
+    targets, worth = report.help.targets, report.worth.worth.catalogue
+    places = [("the active target", targets.active, _OWN), ("as previewed", targets.previewed, _PREVIEWED)]
+    marks = [
+        Mark(name=name, x=point.cost_share, y=point.no_worse, colour=colour)
+        for name, point, colour in places
+        if point is not None
+    ]
+    if worth is not None and worth.tiers[-1].usd > 0:
+        share = worth.usd / worth.tiers[-1].usd
+        marks.append(Mark(name=f"measured, {worth.probes:,} probes", x=share, y=worth.no_worse, colour=_MEASURED))
+    return marks
+
+
+def _calibration_mark(tenth: ReliabilityBin) -> Mark:
+    share = tenth.no_worse
+    name = f"tier {tenth.tier}, {share.count} of {share.total}"
+    return Mark(name=name, x=tenth.predicted, y=share.value or 0.0, colour=tenth.tier, low=share.low, high=share.high)
+
+
+def _by_kind(kinds: Sequence[KindQuality]) -> dict[str, dict[int, KindQuality]]:
+    """Return the shares of each kind by tier."""
+    by_kind: dict[str, dict[int, KindQuality]] = {}
+    for kind in kinds:
+        by_kind.setdefault(kind.name, {})[kind.share.tier or 0] = kind
+    return by_kind
+
+
+def _learned(report: RoutingReport) -> list[Any]:
+    """Return what was learned by key, and of all keys where there are several."""
+    learning = report.help.learning
+    if learning is None:
+        return []
+    return [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
+
+
+ROUTING_PAGE = Page(
+    title="Routing pays",
+    path="/routing",
+    handlers=(show_routing_page, apply_target, switch_mode, show_former_page),
+)
+REPORT_ENDPOINTS = (show_report, refuse_former)

@@ -20,7 +20,8 @@ from msgspec import Meta
 from classifier.complexity.classes import Complexity, likeliest
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.decision import Decision
-from gateway.admin.routing_reports import TierChance, chances_of, target_of
+from gateway.admin.resource import target_of
+from gateway.admin.tier_chances import TierChance, chances_of
 from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.identity import new_request_id
 from gateway.base.inference_request import KEYLESS, Caller, InferenceRequest

@@ -10,9 +10,11 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.inference.class_prior import class_prior
-from gateway.inference.classifier_versions import LoadedVersion
+from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion, rule_of
 from gateway.inference.routing_knobs import RoutingKnobFile
+from gateway.inference.service import Serving
 from gateway.operations.quality_loop.quality_loop import sampling_settings
+from gateway.operations.running import Operations
 from quality.comparison.routing_probes import WorthAsked, WorthRecord
 from quality.estimates.targets import PROMPT_TOKENS, Predicted, even_mix
 from quality.learning.learning import LabelSource, LearningRecord
@@ -43,6 +45,36 @@ async def stored_report(engine: AsyncEngine, settings: Settings, period: Period)
     return await routing_report(engine, served, period, worth, learning)
 
 
+async def gateway_report(operations: Operations, period: Period, *, wait_seconds: float | None = None) -> RoutingReport:
+    """Return the report on a running gateway. `wait_seconds`: for what was learned, which is left out while it is
+    computed; None waits until it is. Raises the database's errors."""
+    serving = operations.serving
+    routing, settings = serving.routing, serving.settings
+    catalog, version = routing.served.catalog, serving_version(serving)
+    served = Served(
+        catalog=catalog,
+        data_path=settings.data_path,
+        mix=class_mix(version, catalog, settings),
+        target=rule_of(routing.classifier, "", routing.active_target).quality_target,
+        constant=routing.knobs.active.constant,
+        sampling=None if operations.quality_loop is None else sampling_settings(settings, catalog),
+    )
+    learning = None
+    if version is not None:
+        source = label_source(version.model, catalog, settings)
+        learned = operations.learning
+        learning = await (learned.of(source) if wait_seconds is None else learned.at_hand(source, wait_seconds))
+    worth = await operations.constant.found()
+    return await routing_report(serving.database, served, period, worth, learning)
+
+
+def serving_version(serving: Serving) -> LoadedVersion | None:
+    """Return the version of the classifier that serves; None where there is none."""
+    classifier = serving.routing.classifier
+    versions = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
+    return None if versions is None else versions.current
+
+
 def class_mix(version: LoadedVersion | None, catalog: Catalog, settings: Settings) -> Predicted:
     """Return what `version` knows of the tiers by complexity class; None: what the catalogue says of them."""
     costs = predicted_costs(catalog, PROMPT_TOKENS, None)
@@ -57,6 +89,5 @@ def label_source(model: OutcomeModel, catalog: Catalog, settings: Settings) -> L
         model=model,
         tiers=tuple(catalog.tier_fingerprints),
         prior=np.ascontiguousarray(class_prior(catalog, settings.data_path).p),
-        exchange=1 - DEFAULT_TARGET,
         keys_are_tenants=settings.keys_are_tenants,
     )

@@ -21,8 +21,6 @@ from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.tenancy.guard import Access
-from quality.comparison.paired_outcomes import CostQualityCurves
-from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.loop import QualityLoop
@@ -52,9 +50,7 @@ class Operations:
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None
     constant: ConstantFollower
-    cost_quality_curves: CostQualityCurves
     learning: LearningRecord
-    kind_names: KindNames
     redis: RedisStore | None
     metrics: Metrics
     not_ready: dict[str, str]

@@ -1,7 +1,6 @@
 """Compare two routing policies on the same full-ladder probes, where the outcome of every possible choice is known; and
 the cost-quality curve of a classifier version over quality targets, measured on the same probes."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,10 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import adequacies, like_of
 from classifier.complexity.model import shipped_complexity, standardised
-from classifier.decision import exchange_of
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.utility import highest_utility, reference_prices, utility
+from classifier.policy.utility import highest_utility, utility
 from migrations.tables.quality import training_rows
 from quality import statistics
 from quality.comparison.decision_gain import Serving, reference_serving
@@ -183,73 +181,3 @@ def compare(
         harmless=statistics.evidence(gain + margin, most - margin),
         benefit=statistics.evidence(gain, most),
     )
-
-
-NEWEST = 1000
-THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
-
-
-class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One quality target: route each prompt to the tier of the highest utility."""
-
-    threshold: float
-    """The target; a strongest answer is worth 1 - `threshold`."""
-    no_worse: float
-    """The share of answers no worse than the strongest tier's."""
-    cost_share: float
-    """The cost relative to the strongest tier at reference prices."""
-
-
-class CostQualityCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The curve on the newest `probes`."""
-
-    probes: int
-    points: list[CostQualityPoint]
-    """Empty without probes."""
-
-
-class CostQualityCurves:
-    """Computes the curve of a version and caches it until another probe is stored."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._drawn_of: tuple[str, tuple[int, ...], int | None] | None = None
-        self._curve = CostQualityCurve(probes=0, points=[])
-
-    async def of(self, version: str, table: Float) -> CostQualityCurve:
-        """Return the curve of `version`, whose table by class is `table` [4, tiers - 1], on the newest probes."""
-        newest = (
-            select(training_rows.c.training_row_id)
-            .where(training_rows.c.source == "probe")
-            .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
-            .limit(1)
-        )
-        async with self._engine.connect() as connection:
-            drawn_of = version, table.shape, await connection.scalar(newest)
-        if drawn_of != self._drawn_of:
-            self._curve, self._drawn_of = await _curve_of(self._engine, table), drawn_of
-        return self._curve
-
-
-async def _curve_of(engine: AsyncEngine, table: Float) -> CostQualityCurve:
-    tiers = table.shape[1] + 1
-    probes = await ladder_outcomes_since(engine, 0.0, tiers, newest=NEWEST)
-    if not len(probes.no_worse):
-        return CostQualityCurve(probes=0, points=[])
-    p_ok = p_ok_of(table, probes)
-    points = await asyncio.to_thread(_drawn, p_ok, probes.no_worse, reference_prices(tiers))
-    return CostQualityCurve(probes=len(p_ok), points=points)
-
-
-def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[CostQualityPoint]:
-    each, points = np.arange(len(p_ok)), []
-    for threshold in THRESHOLDS:
-        chosen = highest_utility(p_ok, prices, exchange_of(threshold))
-        points.append(
-            CostQualityPoint(
-                threshold=threshold,
-                no_worse=round(float(no_worse[each, chosen].mean()), 6),
-                cost_share=round(float((prices[chosen] / prices[-1]).mean()), 6),
-            )
-        )
-    return points

@@ -25,8 +25,6 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     # A reason in audit rows.
     ("quality/rollout/rollout.py", "it was begun"),
     # Lists of stop words and question words.
-    ("quality/learning/kind_names.py", "have having he her"),
-    ("quality/learning/kind_names.py", "which while who whom"),
     ("classifier/features/surface_features.py", "what who whom"),
     ("classifier/features/follow_up_model.py", "theirs he she his her him"),
     # The name of an event in audit rows.

@@ -147,9 +147,9 @@ def test_a_part_of_a_message_with_endless_fields_is_refused_and_others_are_serve
 
 QUERIES = (
     ("/v1/files", "limit"), ("/v1/batches", "limit"), ("/admin/api/requests", "limit"), ("/admin/api/requests", "tier"),
-    ("/v1/admin/knobs/changes", "limit"), ("/v1/admin/knobs/changes", "before"), ("/admin/api/shadow", "last"),
+    ("/v1/admin/knobs/changes", "limit"), ("/v1/admin/knobs/changes", "before"), ("/admin/api/report", "days"),
 )  # fmt: skip
-TIMES = (("/admin/api/requests", "since"), ("/admin/api/costs", "until"), ("/admin/api/shadow", "since"))
+TIMES = (("/admin/api/requests", "since"), ("/admin/api/report", "until"), ("/admin/api/report", "since"))
 
 
 @pytest.mark.parametrize(("path", "name"), [*QUERIES, *TIMES], ids=lambda value: value)

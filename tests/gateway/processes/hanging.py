@@ -125,7 +125,7 @@ def database_requests(key: Mapping[str, str], admin: Mapping[str, str]) -> dict[
         "keys": ("GET", "/admin/api/keys", admin),
         "new key": ("POST", "/admin/api/keys", admin, {"json": {"name": "late"}}),
         "budgets": ("GET", "/admin/api/budgets", admin),
-        "costs": ("GET", "/admin/api/costs", admin),
+        "report": ("GET", "/admin/api/report", admin),
         "requests": ("GET", "/admin/api/requests", admin),
     }
 

@@ -88,5 +88,5 @@ def test_160_requests_half_of_them_for_rules_make_30_labels_in_the_idle_time_of_
     database.dispose()
     assert found >= LABELS
     assert "open answers get none, because the strongest tier is refused as their judge" in quality
-    assert "No answer has been verified yet" not in quality
-    assert "Nothing was routed yet" not in routing
+    assert "No answer has been verified yet" not in routing
+    assert "Nothing was spent in this period" not in routing

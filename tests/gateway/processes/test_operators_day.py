@@ -91,14 +91,14 @@ def test_keys_teams_and_models_are_billed_by_name_and_a_later_budget_counts_what
             [time.time(), "judge", JUDGE_TEST, "pairwise", '{"spent_usd": 3.0}'],
         )
 
-    page = browser.get("/admin/spend")
+    page = browser.get("/admin/routing")
 
     spent = {row[0]: row[1] for table in ("Keys", "Teams", "Models") for row in rows(page, table)}
     assert spent == {
         "ada": "2", "bob": "1", "research": "2", "no team": "1", "upstream-1": "1", "upstream-3": "1", "upstream-4": "1"
     }  # fmt: skip
     assert "test of the judge $3.00" in page.text
-    report = aio.admin.get("/admin/api/costs").json()
+    report = aio.admin.get("/admin/api/report").json()["cost"]["costs"]
     total = report["total"]
     net = total["spent"]["baseline_usd"] - total["spent"]["cost_usd"] - 3.0
     assert total["net"]["share"] == pytest.approx(net / total["spent"]["baseline_usd"])
@@ -113,7 +113,7 @@ def test_keys_teams_and_models_are_billed_by_name_and_a_later_budget_counts_what
     assert ask(aio, bob, "tier-4").status_code == 200
     (state,) = aio.admin.get("/admin/api/budgets").json()["rows"]
     assert state["spent_usd"] == pytest.approx(of_team, abs=2e-6)
-    assert rows(browser.get("/admin/spend"), "Table of budgets")[0][0] == "team research"
+    assert rows(browser.get("/admin/keys"), "Table of budgets")[0][0] == "team research"
 
 
 def test_pages_have_names_no_empty_places_and_one_saving(aio: ServedProcess, browser: httpx.Client) -> None:
@@ -132,11 +132,14 @@ def test_pages_have_names_no_empty_places_and_one_saving(aio: ServedProcess, bro
     assert '"/admin/core"' not in shown.text.split('<nav aria-label="Pages">')[1].split("</nav>")[0]
     assert aio.admin.get("/v1/admin/sessions").json()["sessions"] == []
 
-    preview = aio.admin.get("/admin/api/routing/preview").json()["preview"]
-    traffic = aio.admin.get("/admin/api/routing/traffic").json()["traffic"]
-    assert (preview["requests"], traffic["requests"]) == (40, 40)
-    assert [round(40 * share) for share in preview["now"]["split"]] == traffic["tiers"]
-    assert preview["now"]["cost_share"] == pytest.approx(1 - traffic["saving"], abs=0.005)
+    report = aio.admin.get("/admin/api/report").json()
+    targets, costs = report["help"]["targets"], report["cost"]["costs"]
+    answered = {int(part["name"]): part["spent"]["requests"] for part in costs["by_tier"]}
+    # Routing chose no tier of the first request, which named one.
+    answered[1] -= 1
+    assert targets["requests"] == 40
+    assert [round(40 * share) for share in targets["active"]["split"]] == [answered.get(k, 0) for k in range(1, 5)]
+    assert f"routing saved ${costs['total']['net']['saved_usd']:.3f}, " in browser.get("/admin/routing").text
 
     fields = forms_of(browser.get("/admin/keys"))["/admin/keys"]["fields"]
     refused = browser.post("/admin/keys", data=fields | {"name": "eve", "team": "nobody", "scopes": "inference"})

@@ -85,7 +85,7 @@ async def test_a_conversation_of_that_id_is_continued_by_its_own_caller_alone(
     [
         "/admin/api/requests",
         "/admin/api/verifications",
-        "/admin/api/costs",
+        "/admin/api/report",
         "/admin/api/keys",
         "/admin/api/budgets",
         "/v1/admin/stats",

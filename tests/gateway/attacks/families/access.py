@@ -17,7 +17,6 @@ PAGES = (
     "/",
     "/requests",
     "/routing",
-    "/shadow",
     "/quality",
     "/quality/review",
     "/experiments",
@@ -160,7 +159,7 @@ def csrf(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         "/admin/logout",
         "/admin/keys/bob/revoke",
         "/admin/keys/bob",
-        "/admin/shadow/mode",
+        "/admin/routing/mode",
         "/admin/routing/target",
         "/admin/quality/retrain",
         "/admin/core/common",
@@ -406,7 +405,7 @@ def dashboard_forms(target: Target, draw: Random, count: int) -> Iterator[Outcom
         "/budgets/x/remove", "/users", "/users/x", "/users/x/remove", "/users/x/sessions/end", "/experiments",
         "/experiments/x/stop",
         "/quality/promote", "/quality/rollback", "/quality/trial", "/quality/trial/end", "/quality/review/1",
-        "/quality/review/99999999999999999999", "/quality/promotions/end", "/routing/target", "/shadow/mode", "/core",
+        "/quality/review/99999999999999999999", "/quality/promotions/end", "/routing/target", "/routing/mode", "/core",
         "/core/common",
     )  # fmt: skip
     for number in range(count):

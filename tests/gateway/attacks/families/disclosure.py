@@ -337,7 +337,6 @@ def scripts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         "/",
         "/requests",
         "/routing",
-        "/shadow",
         "/quality",
         "/quality/review",
         "/experiments",

@@ -119,7 +119,7 @@ async def test_costs_include_it_by_key_by_tag_and_next_to_the_tiers(
 ) -> None:
     _, tokens = await embedded(encoding.openai.with_options(api_key=KEYS["bob"]), metadata={"project": "billed"})
     await ada.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "hello"}])
-    report = (await shown(encoding, "/admin/api/costs", tag="project")).json()
+    report = (await shown(encoding, "/admin/api/report", tag="project")).json()["cost"]["costs"]
     cost = pytest.approx(tokens * TOKEN_USD)
     assert {part["name"]: part["spent"]["cost_usd"] for part in report["by_tag"]}["billed"] == cost
     assert {part["name"]: part["spent"]["cost_usd"] for part in report["by_key"]}["bob"] == cost

@@ -97,7 +97,7 @@ async def found(http: httpx.AsyncClient, name: str) -> Any:
 
 
 async def all_costs(http: httpx.AsyncClient, requests: int) -> Any:
-    report = (await http.get("/admin/api/costs")).json()
+    report = (await http.get("/admin/api/report")).json()["cost"]["costs"]
     return report if report["total"]["spent"]["requests"] == requests else None
 
 

@@ -96,21 +96,19 @@ def test_every_page_obeys_its_policy_fits_and_can_be_read_in_light_and_dark(
 def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(desk: BrowserContext) -> None:
     page = signed_in(desk)
     page.goto("/admin/routing")
-    shown = page.request.get("/admin/api/routing/traffic").json()
-    asked = card(page, "Traffic and savings")
-    for sentence in shown["sentences"]:
-        expect(asked).to_contain_text(sentence)
-    table = page.get_by_role("region", name="Requests by class and tier")
-    for one in shown["traffic"]["classes"]:
-        expect(table.locator("tbody tr").filter(has_text=one["name"]).locator("td").first).to_have_text(
-            str(one["requests"])
-        )
-    page.goto("/admin/quality")
-    learned = card(page, "What was learned")
-    reloaded_until(page, learned.get_by_text(f"requests without a key: {LABELS} labels"))
-    expect(learned.locator("figure.chart svg[role=img]")).to_have_count(2)
-    for name in ("Labels by key", "Learning curve"):
-        expect(learned.get_by_role("region", name=name).locator("tbody tr").first).to_be_visible()
+    reloaded_until(page, card(page, "What would help").get_by_text(f"requests without a key: {LABELS} labels"))
+    report = page.request.get("/admin/api/report").json()
+    questions = {
+        "What it costs": "cost", "How good it is": "quality", "Does it pay?": "worth", "What would help": "help"
+    }  # fmt: skip
+    for question, name in questions.items():
+        for sentence in report[name]["sentences"]:
+            expect(card(page, question)).to_contain_text(sentence)
+    tiers = card(page, "What it costs").get_by_role("region", name="Tiers").locator("tbody tr")
+    for part in report["cost"]["costs"]["by_tier"]:
+        row = tiers.filter(has_text=f"Tier {part['name']}")
+        expect(row.locator("td").first).to_have_text(str(part["spent"]["requests"]))
+    expect(page.get_by_role("region", name="Learning curve").locator("tbody tr").first).to_be_visible()
 
 
 def test_the_keyboard_alone_signs_in_and_reaches_a_request(desk: BrowserContext) -> None:

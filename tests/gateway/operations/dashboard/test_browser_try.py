@@ -100,13 +100,13 @@ def test_without_javascript_an_example_is_routed_asked_and_judged(chrome: Browse
     context.close()
 
 
-def test_the_first_day_of_routing_is_a_picture_that_a_target_moves_on(context: BrowserContext) -> None:
+def test_expected_cost_and_quality_are_a_picture_that_a_target_moves_on(context: BrowserContext) -> None:
     page = signed_in(context)
     page.goto("/admin/routing?quality_target=1")
-    picture = card(page, "Calibration").locator("xpath=preceding-sibling::section").locator("figure.chart")
-    expect(picture.get_by_text("the first day's estimate")).to_be_visible()
+    picture = card(page, "What would help").locator("figure.chart").first
+    expect(picture.get_by_text("Cost and quality at every target")).to_be_visible()
     expect(picture.locator("svg[role=img] circle")).to_have_count(2)
-    expect(page.get_by_text("more labels, requests that every tier answers")).to_be_visible()
+    expect(page.get_by_text("more requests that every tier answers and a judge compares")).to_be_visible()
     assert not flaws(page)
 
 

@@ -30,12 +30,10 @@ API = "/admin/api"
 EXPORTS = {
     "/": [f"{API}/overview"],
     "/try": [],
-    "/spend": [f"{API}/budgets"],
     "/requests": [],
     "/sessions": [],
-    "/routing": [f"{API}/routing/{name}" for name in ("first-day", "tiers", "kinds", "traffic")],
-    "/shadow": [f"{API}/shadow"],
-    "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
+    "/routing": [f"{API}/report"],
+    "/quality": [f"{API}/{name}" for name in ("estimates", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],
     "/core": ["/v1/admin/stats", "/v1/admin/knobs/core", "/v1/admin/knobs/changes"],
@@ -46,13 +44,9 @@ EXPORTS = {
 # Linked only with a row, or from no page at all.
 _MORE = (
     "requests",
-    "routing/curve",
-    "routing/preview",
-    "routing/reliability",
     "experiments",
     "rollouts",
     "transitions",
-    "costs",
     "slo",
 )
 

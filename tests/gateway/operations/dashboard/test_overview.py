@@ -126,10 +126,10 @@ async def test_the_saving_is_that_of_the_page_spend(aio: RunningGateway, admin: 
     await aio.operations.live.sample()
     _forget(aio)
 
-    net = (await admin.get("/admin/api/costs")).json()["total"]["net"]
+    net = (await admin.get("/admin/api/report")).json()["cost"]["costs"]["total"]["net"]
     assert (await admin.get("/admin/api/overview")).json()["saved"] == net
     assert (net["checks_usd"], net["share"]) == (3.0, pytest.approx(0.5, abs=0.01))
-    for page in ("/admin", "/admin/spend"):
+    for page in ("/admin", "/admin/routing"):
         assert f">{net['share']:.1%}<" in (await admin.get(page)).text, page
 
 

@@ -11,7 +11,7 @@ from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.admin.requests import rerouted, stages_of
 from gateway.admin.resource import cell
-from gateway.admin.routing_reports import chances_of
+from gateway.admin.tier_chances import chances_of
 from gateway.inference.classifier_versions import ActiveClassifier, RoutingModel
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key

@@ -1,43 +1,51 @@
-"""The routing page: curve, preview on recorded decisions, calibration; and a target applied by authorised users."""
+"""The page Routing pays: costs net of checks, quality, the verdict with observe mode, and what would help; a target and
+a mode applied by authorised users."""
 
 import csv
+import html
 import io
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
-import msgspec
-import numpy as np
 import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
-from classifier.decision import PolicyInputs, Prediction
+from classifier.complexity.classes import Complexity
+from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.admin.first_day import Predicted, at_targets, in_words
-from gateway.admin.routing_reports import preview
 from gateway.base.settings import Settings
-from gateway.inference.classifier_versions import ActiveClassifier, RoutingRule
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.operations.routing_report import serving_version
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, create_team
+from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
-from quality.estimates.traffic import RoutedRequest
+from migrations.tables.tenancy import api_keys
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PAGE, APPLY = "/admin/routing", "/admin/routing/target"
+PAGE, API = "/admin/routing", "/admin/api/report"
+APPLY, SWITCH = f"{PAGE}/target", f"{PAGE}/mode"
 SCRIPT = "<script>alert(1)</script>"
 COSTS = [0.001, 0.002, 0.004, 0.01]
+# Before the period that the page shows unless it is asked for another.
+LONG_AGO = 40 * 86_400
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The packaged classifier; no request yet."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[RunningGateway]:
+    """With the packaged classifier."""
     async with running_gateway(settings) as running:
         classifier = ActiveClassifier(settings.registry_path, running.serving.routing.served.catalog.fingerprint)
         classifier.load()
@@ -45,149 +53,262 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         yield running
 
 
-def inputs_of(p_ok: list[float]) -> PolicyInputs:
-    prediction = Prediction(p_ok=p_ok, kind="measured", novelty=0.1, classifier_version="v")
-    return PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9, objective="utility")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """No request yet."""
+    async with serving(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as running:
+        yield running
 
 
-def rule(target: float) -> RoutingRule:
-    return RoutingRule(quality_target=target, tau=target)
+def mode_of(aio: RunningGateway) -> str:
+    return aio.serving.routing.knobs.active.mode
 
 
-async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str, **served: float) -> None:
-    """A served request at each time, decided with these probabilities."""
-    ids = [f"{name}{number}" for number in range(len(at))]
-    requests = [{"request_id": one, "created_at": when} for one, when in zip(ids, at, strict=True)]
-    inputs = inputs_of(p_ok)
+def classes_of(complexity: Complexity) -> list[float]:
+    return [0.97 if one == complexity else 0.01 for one in Complexity]
+
+
+async def routed(
+    aio: RunningGateway, names: Sequence[str], p_ok: list[float], complexity: Complexity, **request: Any
+) -> None:
+    """Requests that routing decided with these probabilities."""
+    prediction = Prediction(
+        p_ok=p_ok, kind="measured", novelty=0.1, classifier_version="v", classes=classes_of(complexity)
+    )
+    inputs = PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9, objective="utility")
     decision = decide(inputs)
-    row = {
+    at = time.time()
+    rows = [{"request_id": name, "created_at": at - number} for number, name in enumerate(names)]
+    stored = {
         "tier": decision.tier, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1,
         "decision": decision,
     }  # fmt: skip
-    await insert_requests(aio.serving.database, *(one | served for one in requests))
+    await insert_requests(aio.serving.database, *(row | {"tier": decision.tier, **request} for row in rows))
     async with aio.serving.database.begin() as connection:
-        await connection.execute(insert(routing_decisions), [row | one for one in requests])
+        await connection.execute(insert(routing_decisions), [stored | row for row in rows])
 
 
-async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClient) -> None:
+async def labelled(aio: RunningGateway, names: Sequence[str], key: str) -> None:
+    """Labels of all tiers for simple prompts, of which tier 1 fails each."""
+    version, now = serving_version(aio.serving), time.time()
+    assert version is not None
+    rows = []
+    for number, name in enumerate(names):
+        encoded = encode_prompt(version.model, [{"role": "user", "content": f"Which fruit is {name}?"}])
+        rows.append(
+            {"request_id": name, "key_id": key, "source": "probe", "feature_spec": encoded.feature_spec,
+             "embedding": encoded.embedding, "features": encoded.features, "no_worse": [False, True, True, True],
+             "weights": [1.0] * 4, "classes": classes_of(Complexity.SIMPLE), "created_at": now + number}
+        )  # fmt: skip
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(training_rows), rows)
+
+
+async def judged(aio: RunningGateway, name: str, label: str, **more: Any) -> None:
+    now = time.time()
+    row = {
+        "request_id": name, "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample",
+        "status": "done", "judge": "exact", "label": label, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1,
+        "created_at": now, "finished_at": now,
+    }  # fmt: skip
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(verifications), [row | more])
+
+
+def text_of(page: httpx.Response) -> str:
+    """The visible text, on one line."""
+    assert page.status_code == 200, page.text
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.text)))
+
+
+def rows_of(page: httpx.Response, region: str) -> list[list[str]]:
+    """The cells of the body of a page's table."""
+    table = page.text.partition(f'aria-label="{region}"')[2].partition("</table>")[0]
+    body = table.partition("<tbody>")[2].partition("</tbody>")[0]
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in body.split("</tr>")]
+    return [[re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells if row]
+
+
+async def report_of(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
+    answer = await client.get(API, params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_an_empty_installation_answers_four_questions_with_what_is_missing(admin: httpx.AsyncClient) -> None:
     page = await admin.get(PAGE)
-    assert page.status_code == 200
-    for said in ("Nothing was routed yet.", "No answer has been verified yet.", "Not measured yet"):
-        assert said in page.text
-    assert "an even mix of the four classes" in page.text
-    assert "needs 100 more labels" in page.text
-    curve = (await admin.get("/admin/api/routing/curve")).json()
-    assert (curve["probes"], curve["points"], curve["no_worse"], curve["cost_share"]) == (0, [], None, None)
-    for wrong in ("2", "-0.1", "nan", "x"):
-        assert (await admin.get(PAGE, params={"quality_target": wrong})).status_code == 400, wrong
-    assert (await admin.get("/admin/api/routing/preview")).json() == {"preview": None}
-
-
-async def test_before_any_label_a_target_moves_along_the_first_days_curve(admin: httpx.AsyncClient) -> None:
-    shown = (await admin.get("/admin/api/routing/first-day", params={"quality_target": "1"})).json()
-    assert (shown["probes"], shown["missing"], shown["a_day"], shown["estimate"]["requests"]) == (0, 100, 0.0, 0)
-    now, then = shown["estimate"]["now"], shown["estimate"]["then"]
-    assert (now["threshold"], then["threshold"]) == (0.7, 1.0)
-    assert now["cost_share"] <= then["cost_share"] <= 1.0
-    assert now["no_worse"] <= then["no_worse"] <= 1.0
-    page = await admin.get(PAGE, params={"quality_target": "1"})
-    assert f"At 70.0% it costs {now['cost_share']:.1%} of the strongest tier alone" in page.text
-    assert f"At 100.0%: {then['cost_share']:.1%}, and {then['no_worse']:.1%}." in page.text
-    assert f"as previewed: {then['cost_share']:.1%}, {then['no_worse']:.1%}." in page.text
-    assert "as previewed" not in (await admin.get(PAGE)).text
-    points = shown["estimate"]["points"]
-    assert [point["threshold"] for point in points] == sorted(point["threshold"] for point in points)
-    assert [point["cost_share"] for point in points] == sorted(point["cost_share"] for point in points)
-    sheet = await admin.get("/admin/api/routing/first-day", params={"format": "csv"})
-    assert len(list(csv.DictReader(io.StringIO(sheet.text)))) == len(points)
-
-
-async def test_the_estimate_is_of_the_newest_requests_once_there_are_some() -> None:
-    """At 0 a strongest answer is worth as much as a good one, so both prompts go lower; at 0.9 the second gets it."""
-    known = Predicted(
-        np.array([[0.9, 0.9, 0.95, 1.0], [0.3, 0.4, 0.9, 1.0]]), np.array([COSTS, COSTS]), np.full(2, 0.01), np.ones(2)
-    )
-    cheap, careful = at_targets(known, (0.0, 0.9))
-    assert (cheap.no_worse, cheap.cost_share) == (pytest.approx((0.9 + 0.9) / 2), pytest.approx(0.005 / 0.02))
-    assert (careful.no_worse, careful.cost_share) == (pytest.approx((0.95 + 1.0) / 2), pytest.approx(0.014 / 0.02))
-    # On the first day what is good enough with 0.7 counts as certain.
-    first_day = msgspec.structs.replace(known, enough=np.full(2, 0.7))
-    assert at_targets(first_day, (0.9,))[0].cost_share == pytest.approx((0.001 + 0.004) / 0.02)
+    said = text_of(page)
+    places = [page.text.index(f"<h2>{question}") for question in (
+        "What it costs", "How good it is", "Does it pay?", "What would help"
+    )]  # fmt: skip
+    assert places == sorted(places)
+    for sentence in (
+        "Nothing was spent in this period.",
+        "No answer has been verified yet, so how good the answers are is not measured.",
+        "Whether routing pays here is not known yet: no request has been answered by all tiers",
+        "takes about 100 more requests that every tier answers and a judge compares: none come",
+        "for an even mix of the four classes at the catalogue's prices.",
+    ):
+        assert sentence in said
+    report = await report_of(admin)
+    assert (report["help"]["missing_probes"], report["help"]["probes_a_day"]) == (100, 0.0)
+    assert (report["quality"]["overall"], report["worth"]["worth"]["catalogue"]) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("missing", "a_day", "said"),
+    ("wrong", "name"),
     [
-        (0, 5.0, ""),
-        (100, 0.0, "none come while no requests do"),
-        (100, 0.1, "more than a year"),
-        (90, 30.0, "90 more labels, requests that every tier answers and a judge compares: expected on 2026-01-04"),
-        (1, 0.5, "1 more label, a request that every tier answers"),
+        ("quality_target=2", "quality_target"), ("quality_target=nan", "quality_target"),
+        ("quality_target=x", "quality_target"), ("days=0", "days"), ("days=x", "days"), ("days=367", "days"),
+        ("since=x", "since"), ("until=-1", "until"), ("since=10&until=5", "since"), ("tag=a%22b", "tag"),
     ],
-)
-async def test_what_is_missing_is_one_sentence_with_a_number_and_a_day(missing: int, a_day: float, said: str) -> None:
-    sentence = in_words(missing, a_day, datetime(2026, 1, 1, tzinfo=UTC).timestamp())
-    assert said in sentence
-    assert sentence.count(". ") == 0
+)  # fmt: skip
+async def test_a_query_without_meaning_is_refused(admin: httpx.AsyncClient, wrong: str, name: str) -> None:
+    refused = await admin.get(f"{API}?{wrong}")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    assert (await admin.get(f"{PAGE}?{wrong}")).status_code == 400
 
 
-def routed(p_ok: list[float], tier: int, paid: float, strongest: float, at: float = 1.0) -> RoutedRequest:
-    """A request that `tier` answered."""
-    inputs = inputs_of(p_ok)
-    return RoutedRequest(
-        created_at=at, key_id=None, tier=tier, watched=False, complexity=None, p_ok=p_ok[tier - 1], labels=0.0,
-        paid_usd=paid, strongest_usd=strongest, costs=inputs.costs, inputs=msgspec.json.encode(inputs).decode(),
-    )  # fmt: skip
-
-
-async def test_a_preview_decides_again_at_the_tokens_that_were_used() -> None:
-    """Twice as many tokens were used as predicted: all tiers would have cost twice as much."""
-    sure = routed([0.99, 0.99, 0.99, 1.0], 1, 0.002, 0.02, 9.0)
-    doubtful = routed([0.85, 0.6, 0.99, 1.0], 3, 0.008, 0.02, 2.0)
-    other = msgspec.structs.replace(sure, inputs='{"prediction": {}}')
-    shown = preview([sure, other, sure, sure, doubtful], rule(0.9), rule(0.4))
-    assert shown is not None
-    assert (shown.since, shown.until, shown.requests, shown.moved) == (2.0, 9.0, 4, 0.25)
-    assert shown.now.split == [0.75, 0.0, 0.25, 0.0]
-    assert shown.now.cost_usd == pytest.approx((3 * 0.002 + 0.008) / 4)
-    assert shown.now.cost_share == pytest.approx((3 * 0.002 + 0.008) / 0.08)
-    assert shown.now.no_worse == pytest.approx((3 * 0.99 + 0.99) / 4)
-    assert shown.then.split == [1.0, 0.0, 0.0, 0.0]
-    assert shown.then.cost_share == pytest.approx(0.1)
-    assert preview([other], rule(0.9), rule(0.4)) is None
-
-
-async def test_the_newest_requests_are_shown_at_a_target_and_exported(
-    aio: RunningGateway, admin: httpx.AsyncClient
-) -> None:
-    now = time.time()
-    await decided(aio, [now - 3600] * 3, [0.99, 0.995, 0.999, 1.0], "d", cost_usd=0.001, baseline_cost_usd=0.01)
+async def test_before_any_request_a_target_moves_along_the_expected_curve(admin: httpx.AsyncClient) -> None:
+    targets = (await report_of(admin, quality_target="1"))["help"]["targets"]
+    active, previewed = targets["active"], targets["previewed"]
+    assert (targets["requests"], active["target"], previewed["target"]) == (0, 0.7, 1.0)
+    assert active["cost_share"] <= previewed["cost_share"] <= 1.0
+    assert active["no_worse"] <= previewed["no_worse"] <= 1.0
+    points = targets["points"]
+    for name in ("target", "cost_share"):
+        assert [point[name] for point in points] == sorted(point[name] for point in points)
     page = await admin.get(PAGE, params={"quality_target": "1"})
-    assert page.status_code == 200
-    assert "Previewed" in page.text
-    assert "100.0% of them would go to another tier" in page.text
+    assert f"target of 70.0% is expected to cost {active['cost_share']:.1%} of tier 4 alone" in text_of(page)
+    assert f"as previewed: {previewed['cost_share']:.1%}, {previewed['no_worse']:.1%}." in page.text
+    assert [row[0] for row in rows_of(page, "Targets")] == ["Active", "Previewed"]
+    assert "as previewed" not in (await admin.get(PAGE)).text
+
+
+async def test_what_tiers_keys_teams_and_models_cost_is_shown_net_of_all_checks(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path), monitor=False)
+    async with running_gateway(settings) as aio, browser(aio) as admin:
+        await sign_in(admin)
+        await costs_net_of_checks(aio, admin)
+
+
+async def costs_net_of_checks(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    database, now = aio.serving.database, time.time()
+    order = Order(actor="test", now=now)
+    await create_team(database, "research", order)
+    ada = (await create_key(database, "ada", "research", KeyTerms(), order)).key_id
+    paid = [
+        {"request_id": "a", "key_id": ada, "model": "small", "cost_usd": 1.0, "baseline_cost_usd": 9.0},
+        {"request_id": "b", "model": "large", "tier": 4, "cost_usd": 4.0, "baseline_cost_usd": 11.0},
+    ]
+    old = {"request_id": "old", "created_at": now - LONG_AGO, "cost_usd": 500.0, "baseline_cost_usd": 500.0}
+    await insert_requests(
+        database, *({"created_at": now - 3, "key_id": None} | one for one in paid), {"key_id": None} | old
+    )
+    await judged(aio, "a", "uncertain", key_id=ada, model="small", cost_usd=2.0)
+    test = {"created_at": now - 1, "actor": "x", "action": JUDGE_TEST, "subject": "j", "details": {"spent_usd": 3.0}}
+    async with database.begin() as connection:
+        await connection.execute(insert(audit_events).values(**test))
+
+    page = await admin.get(PAGE)
+
+    said = text_of(page)
+    assert "2 requests cost $5.00, and checks $5.00: verification $2.00, test of the judge $3.00." in said
+    assert "Tier 4 alone would have cost $20.00: after checks, routing saved $10.00, 50.0%." in said
+    none = ["1", "50.0%", "1", "1", "$4.00", "$11.00", "$0.00", "$7.00", "63.6%"]
+    mine = ["1", "50.0%", "1", "1", "$1.00", "$9.00", "$2.00", "$6.00", "66.7%"]
+    assert rows_of(page, "Tiers") == [["Tier 1", *mine], ["Tier 4", *none]]
+    assert rows_of(page, "Keys") == [["no key", *none], ["ada", *mine]]
+    assert rows_of(page, "Teams") == [["no team", *none], ["research", *mine]]
+    assert rows_of(page, "Models") == [["large", *none], ["small", *mine]]
+    assert "$505.00" in (await admin.get(PAGE, params={"days": 90})).text
+    year = await admin.get(PAGE, params={"days": 366})
+    assert f'href="{API}?days=366"' in year.text
+    total = (await report_of(admin, days=366))["cost"]["costs"]["total"]
+    assert (total["spent"]["cost_usd"], total["net"]["saved_usd"]) == (505.0, 10.0)
+    sheet = csv.DictReader(io.StringIO((await admin.get(API, params={"format": "csv"})).text))
+    rows = {(row["split"], row["name"]): row for row in sheet}
+    assert (rows["total", ""]["saved_usd"], rows["tier", "1"]["checks_usd"]) == ("10.0", "2.0")
+
+
+async def test_a_burst_weighs_as_many_requests_as_it_has(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    """The even mix counts no more once there is a request, and a decision that named its tier is none of routing."""
+    await routed(aio, [f"s{n}" for n in range(8)], [0.99, 0.995, 0.999, 1.0], Complexity.SIMPLE, key_id="k1")
+    await routed(aio, ["e0", "e1"], [0.1, 0.1, 0.1, 1.0], Complexity.EXPERT, key_id="k1")
+    targets = (await report_of(admin, quality_target="1"))["help"]["targets"]
+    assert (targets["requests"], targets["classes"]) == (10, {"SIMPLE": 8, "EXPERT": 2})
+    assert targets["active"]["split"] == [0.8, 0.0, 0.0, 0.2]
+    assert targets["active"]["cost_share"] == pytest.approx((8 * 0.001 + 2 * 0.01) / 0.1)
+    assert (targets["previewed"]["split"][3], targets["previewed"]["no_worse"]) == (1.0, 1.0)
+    page = await admin.get(PAGE, params={"quality_target": "1"})
+    assert "by the predictions for the newest 10 requests" in text_of(page)
+    assert "How difficult the prompts are" in page.text
     assert page.text.count("<script") == 1
-    shown = (await admin.get("/admin/api/routing/preview?quality_target=1")).json()["preview"]
-    assert shown["then"]["split"] == [0.0, 0.0, 0.0, 1.0]
-    assert shown["then"]["no_worse"] == 1.0
-    assert shown["now"]["cost_usd"] < shown["then"]["cost_usd"]
-    answer = await admin.get("/admin/api/routing/preview?quality_target=1&format=csv")
-    rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [float(row["no_worse"]) for row in rows] == [shown["now"]["no_worse"], 1.0]
-    assert (await admin.get("/admin/api/routing/preview?format=xlsx")).status_code == 400
 
 
-async def test_a_burst_weighs_as_many_requests_as_it_has_and_the_page_says_one_saving(
+async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
-    burst = [1000.0 + n / 1000 for n in range(400)]
-    await decided(aio, burst, [0.99, 0.99, 0.99, 1.0], "s", cost_usd=0.002, baseline_cost_usd=0.01)
-    await decided(aio, [500.0] * 100, [0.1, 0.1, 0.1, 1.0], "w", tier=4, cost_usd=0.03, baseline_cost_usd=0.03)
-    shown = (await admin.get("/admin/api/routing/preview")).json()["preview"]
-    assert [round(503 * share) for share in shown["now"]["split"]] == [403, 0, 0, 100]
-    seen = (await admin.get("/admin/api/routing/traffic")).json()["traffic"]
-    assert seen["saving"] == pytest.approx(1 - 3.803 / 7.03, abs=1e-4)
-    assert shown["now"]["cost_share"] == pytest.approx(1 - seen["saving"], abs=1e-4)
+    async with aio.serving.database.begin() as connection:
+        key = {
+            "key_id": "k1", "name": "support desk", "prefix": "p", "digest": "d", "scopes": [], "consent": True,
+            "priority_ceiling": 1, "created_at": 1.0,
+        }  # fmt: skip
+        await connection.execute(insert(api_keys).values(key))
+    for number in range(8):
+        await judged(aio, f"s{number}", "worse" if number < 2 else "tie")
+    await labelled(aio, [f"s{number}" for number in range(8)], "k1")
+
+    page = await admin.get(PAGE)
+
+    assert "By 8 verified answers, 75.0% [40.9%, 92.9%] of all answers are no worse than tier 4's." in text_of(page)
+    assert rows_of(page, "Kinds of prompts") == [
+        ["SIMPLE prompts", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
+        ["support desk, no system prompt", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
+    ]
+    assert rows_of(page, "How good the tiers are")[0][2:4] == ["75.0% 40.9% to 92.9%", "8"]
+    [tenth] = (await report_of(admin))["quality"]["calibration"]
+    assert (tenth["tier"], tenth["predicted"], tenth["no_worse"]["count"]) == (1, 0.99, 6)
+    assert "tier 1, 6 of 8" in page.text
+    assert "needs 92 more" not in page.text
+    assert "measured, 8 probes" in page.text
+
+
+async def test_labels_by_key_and_what_they_changed(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    await labelled(aio, [f"l{number}" for number in range(29)], "k1")
+    await labelled(aio, ["other"], "k2")
+    aio.operations.learning._drawn_at = float("-inf")
+    report = await report_of(admin)
+
+    page = await admin.get(PAGE)
+    said = text_of(page)
+
+    assert "all keys together: 38 labels." in said
+    assert "support desk: 37 of 100 labels; from about 100 on, the key has its own model. On its 12 newest" in said
+    curve = [row for row in rows_of(page, "Learning curve") if row[0] == "support desk"]
+    [mine] = [one for one in report["help"]["learning"]["keys"] if one["key_id"] == "k1"]
+    assert [int(row[1]) for row in curve] == [point["labels"] for point in mine["curve"]["points"]] == [0, 25]
+    assert [float(row[2]) for row in curve] == [round(point["error"], 3) for point in mine["curve"]["points"]]
+    assert float(curve[1][2]) < float(curve[0][2])
+
+
+async def test_a_page_does_not_wait_for_the_learning_curve(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admin.routing.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(aio.operations.learning, "_last", None)
+    assert "What was learned from labels is computed in the background" in text_of(await admin.get(PAGE))
+
+
+async def test_a_gateway_that_stops_ends_the_drawing_of_its_curve(tmp_path: Path) -> None:
+    async with serving(Settings(data_dir=str(tmp_path), monitor=False)) as aio:
+        async with browser(aio) as client:
+            await sign_in(client)
+            await client.get(PAGE)
+        learning = aio.operations.learning
+    assert learning._running is not None
+    assert learning._running.done()
 
 
 async def test_a_target_is_applied_with_a_reason_and_written_down(
@@ -207,6 +328,7 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
     assert (change["old_value"], change["new_value"], change["reason"]) == (None, 0.9, SCRIPT)
     after = await admin.get(PAGE)
     assert SCRIPT not in after.text
+    assert rows_of(after, "Targets")[0][1] == "90.0%"
     back = await submit(admin, after, APPLY, reason="enough", default="1")
     assert back.status_code == 303
     assert aio.serving.routing.active_target is None
@@ -216,88 +338,131 @@ async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, adm
     async with with_user(aio, "vera", "viewer") as viewer:
         page = await viewer.get(PAGE, params={"quality_target": "0.9"})
         assert page.status_code == 200
-        assert APPLY not in forms_of(page)
+        assert not {APPLY, SWITCH} & set(forms_of(page))
         token = forms_of(page)["/admin/logout"]["fields"]["csrf_token"]
-        order = {"quality_target": "0.9", "reason": "why", "csrf_token": token}
-        assert (await viewer.post(APPLY, data=order)).status_code == 403
+        order = {"quality_target": "0.9", "mode": "observe", "reason": "why", "csrf_token": token}
+        for path in (APPLY, SWITCH):
+            assert (await viewer.post(path, data=order)).status_code == 403
     async with with_user(aio, "oscar", "operator") as operator:
         page = await operator.get(PAGE, params={"quality_target": "0.8"})
+        assert SWITCH not in forms_of(page)
+        token = forms_of(page)["/admin/logout"]["fields"]["csrf_token"]
+        assert (await operator.post(SWITCH, data=order | {"csrf_token": token})).status_code == 403
         del order["csrf_token"]
         assert (await operator.post(APPLY, data=order)).status_code == 403
         assert aio.serving.routing.active_target is None
         assert (await submit(operator, page, APPLY, reason="why")).status_code == 303
         assert aio.serving.routing.active_target == 0.8
-    assert (await admin.post(APPLY, data=order)).status_code == 403
+    for path in (APPLY, SWITCH):
+        assert (await admin.post(path, data=order)).status_code == 403
+    assert mode_of(aio) == "route"
 
 
-async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibration(
+async def test_what_routing_would_have_saved_is_shown_with_its_worst_answers_and_no_text_of_them(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
-    now, version = time.time(), aio.serving.routing.classifier.serving.current  # type: ignore[attr-defined]
-    encoded = encode_prompt(version.model, [{"role": "user", "content": "What is the capital of France?"}])
-    row = {
-        "source": "probe", "feature_spec": encoded.feature_spec, "embedding": encoded.embedding,
-        "features": encoded.features, "classes": encoded.classes, "no_worse": [False, True, True, True],
-        "weights": [1.0] * 4, "created_at": now,
+    at = time.time()
+    prediction = Prediction(p_ok=[0.99, 0.99, 0.99, 1.0], kind="measured", novelty=0.1, classifier_version="v")
+    inputs = PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9)
+    ids = [{"request_id": f"w{k}", "created_at": at - k} for k in range(40)]
+    texts = {"messages": [{"role": "user", "content": SCRIPT}], "answer": SCRIPT}
+    await insert_requests(aio.serving.database, *({"tier": 4, "cost_usd": 0.01, **texts, **one} for one in ids))
+    decision = {
+        "tier": 4, "would_be_tier": 1, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1,
+        "decision": Decision(tier=4, would_be=1, reason="r", scores=[0.1, 0.2, 0.4, 1.0], inputs=inputs),
     }  # fmt: skip
-    verdict = {
-        "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done",
-        "judge": "exact", "label": "worse", "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": now,
-        "finished_at": now,
-    }  # fmt: skip
-    await decided(aio, [now], [0.25, 0.5, 0.9, 1.0], "v")
     async with aio.serving.database.begin() as connection:
-        await connection.execute(insert(training_rows), [row | {"request_id": f"p{n}"} for n in range(4)])
-        await connection.execute(insert(verifications).values(verdict | {"request_id": "v0"}))
-    curve = (await admin.get("/admin/api/routing/curve")).json()
-    first, last = curve["points"][0], curve["points"][-1]
-    # At a threshold of 0 the cheapest tier answers, which was worse; at 1 the strongest.
-    assert (curve["probes"], first["threshold"], first["no_worse"], last["threshold"]) == (4, 0.0, 0.0, 1.0)
-    assert (last["no_worse"], last["cost_share"]) == (1.0, 1.0)
-    assert 0.0 <= curve["no_worse"] <= 1.0
-    bins = (await admin.get("/admin/api/routing/reliability")).json()["bins"]
-    assert [(one["tier"], one["predicted"], one["no_worse"]["count"]) for one in bins] == [(1, 0.25, 0)]
-    page = await admin.get(PAGE)
-    assert "probes (4)" in page.text
-    assert "needs 96 more labels" in page.text
-    first = (await admin.get("/admin/api/routing/first-day")).json()
-    assert (first["probes"], first["missing"], first["a_day"]) == (4, 96, 4.0)
-    assert 0 < first["estimate"]["requests"] <= 300
-    assert "tier 1, 0 of 1" in page.text
-    for view in ("curve", "reliability", "kinds", "tiers"):
-        answer = await admin.get(f"/admin/api/routing/{view}?format=csv")
-        assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
-        assert list(csv.DictReader(io.StringIO(answer.text))), view
+        await connection.execute(insert(routing_decisions), [decision | one for one in ids])
+    shadow = {
+        "sampled_reason": "shadow", "verifier_tier": 4, "verifier_model": "m", "judge": "pairwise",
+        "judge_reliability": 0.8, "judged_answer": SCRIPT, "judged_cost_usd": 0.001, "reason": SCRIPT,
+    }  # fmt: skip
+    for one in ids:
+        await judged(aio, one["request_id"], "worse", **shadow)
 
-    curves, table = aio.operations.cost_quality_curves, version.table
-    drawn = await curves.of("a version", table)
-    assert await curves.of("a version", table) is drawn
-    async with aio.serving.database.begin() as connection:
-        await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
-    assert (await curves.of("a version", table)).probes == 5
-    assert await curves.of("another", table) is not await curves.of("a version", table)
+    page = await admin.get(PAGE)
+
+    assert "over the newest 40 requests, it would have cost $0.040 instead of $0.40, and checks cost" in text_of(page)
+    worst = rows_of(page, "The worst answers of routing while it was observed")
+    assert len(worst) == 20
+    assert worst[0] == ["w0", "Tier 4", "Tier 1", "worse", "pairwise", "80.0%"]
+    assert 'href="/admin/requests/w0"' in page.text
+    answer = await admin.get("/admin/requests/w0")
+    assert "The answer of tier 1 that was judged" in text_of(answer)
+    assert html.escape(SCRIPT) in answer.text
+    assert SCRIPT not in answer.text
+    assert SCRIPT not in page.text
+    assert page.text.count("<script") == 1
+
+
+async def test_an_admin_switches_the_mode_with_a_reason_that_is_written_down(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    observing = await submit(admin, await admin.get(PAGE), SWITCH, reason="to see")
+    assert (observing.status_code, observing.headers["location"], mode_of(aio)) == (303, PAGE, "observe")
+    page = await admin.get(PAGE)
+    assert "Switch routing on" in page.text
+    assert "Observe mode: tier 4 answers everything" in page.text
+    assert (await submit(admin, page, SWITCH)).status_code == 400, "no reason"
+    assert (await submit(admin, page, SWITCH, mode="x", reason="r")).status_code == 400
+    assert (await admin.post(SWITCH, data={"mode": "route", "reason": "r"})).status_code == 403, "no token"
+    assert mode_of(aio) == "observe"
+    assert (await submit(admin, page, SWITCH, reason="it pays")).status_code == 303
+    assert mode_of(aio) == "route"
+    change = (await aio.http.get("/v1/admin/knobs/changes?knob=mode")).json()["changes"][0]
+    assert (change["old_value"], change["new_value"], change["reason"]) == ("observe", "route", "it pays")
+
+
+@pytest.mark.parametrize(("former", "section"), [("spend", "cost"), ("shadow", "worth")])
+async def test_a_former_page_leads_to_its_section(admin: httpx.AsyncClient, former: str, section: str) -> None:
+    moved = await admin.get(f"/admin/{former}")
+    assert (moved.status_code, moved.headers["location"]) == (301, f"{PAGE}#{section}")
+    assert f'id="{section}"' in (await admin.get(PAGE)).text
+
+
+@pytest.mark.parametrize(
+    ("former", "field"),
+    [("costs", "cost.costs"), ("shadow", "worth.observed"), ("worth", "worth"), ("learning", "help.learning"),
+     ("routing/curve", "help.targets"), ("routing/kinds", "quality.kinds")],
+)  # fmt: skip
+async def test_a_former_endpoint_says_where_its_figures_are(admin: httpx.AsyncClient, former: str, field: str) -> None:
+    gone = await admin.get(f"/admin/api/{former}")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (410, "endpoint_gone")
+    assert f"are '{field}' of GET {API}" in gone.json()["error"]["message"]
+    shown: Any = await report_of(admin)
+    for name in field.split("."):
+        shown = shown[name]
+
+
+async def test_without_a_session_nothing_is_shown(aio: RunningGateway) -> None:
+    async with browser(aio) as stranger:
+        for path in (PAGE, "/admin/spend", "/admin/shadow"):
+            assert (await stranger.get(path)).status_code == 303, path
+        for path in (API, "/admin/api/costs"):
+            assert (await stranger.get(path)).status_code == 401, path
 
 
 async def test_before_the_first_probe_the_day_is_expected_by_the_days_requests(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path), monitor=True, sampling_rate=1.0, verification_budget=1000.0)
-    async with running_gateway(settings) as running, browser(running) as client:
-        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.served.catalog.fingerprint)
-        classifier.load()
-        running.serving.routing.classifier = classifier
+    async with serving(settings) as running, browser(running) as client:
         await sign_in(client)
-        shown = (await client.get("/admin/api/routing/first-day")).json()
-        assert (shown["a_day"], shown["missing"]) == (0.0, 100)
+        assert (await report_of(client))["help"]["probes_a_day"] == 0.0
         now = time.time()
         rows = [{"request_id": f"r{n}", "created_at": now - 60, "cost_usd": 1.0} for n in range(500)]
         await insert_requests(running.serving.database, *(row | {"messages": [{"role": "user"}]} for row in rows))
-        shown = (await client.get("/admin/api/routing/first-day")).json()
+        shown = (await report_of(client))["help"]
         # One in a hundred is asked of every tier, and the budget pays for all of them.
-        assert shown["a_day"] == 5.0
-        day = datetime.fromtimestamp(now, UTC) + timedelta(days=20)
-        assert (
-            f"expected on {day:%Y-%m-%d}" in shown["sentence"]
-            or f"{day + timedelta(days=1):%Y-%m-%d}" in shown["sentence"]
-        )
+        assert (shown["missing_probes"], shown["probes_a_day"]) == (100, 5.0)
+        days = [datetime.fromtimestamp(now, UTC) + timedelta(days=more) for more in (20, 21)]
+        assert any(f"expected on {day:%Y-%m-%d}" in shown["sentences"][0] for day in days)
+
+
+async def test_without_a_classifier_the_page_says_what_the_catalogue_says(tmp_path: Path) -> None:
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as running, browser(running) as client:
+        await sign_in(client)
+        page = await client.get(PAGE)
+        assert "There is nothing without an active classifier." in text_of(page)
+        assert (await report_of(client))["help"]["learning"] is None
 
 
 async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:

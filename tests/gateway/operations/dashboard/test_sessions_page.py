@@ -54,7 +54,7 @@ async def test_an_empty_list_says_how_to_begin(admin: httpx.AsyncClient) -> None
     page = await admin.get("/admin/sessions")
     assert page.status_code == 200
     assert "aio launch claude" in page.text
-    assert (await admin.get("/v1/admin/sessions")).json() == {"sessions": [], "verdicts": []}
+    assert (await admin.get("/v1/admin/sessions")).json() == {"sessions": []}
 
 
 async def test_a_session_is_listed_with_its_sums_and_shown_step_by_step(
@@ -119,14 +119,14 @@ def finished(place: int) -> list[dict[str, Any]]:
 async def test_the_verdict_on_pairs_of_tiers_is_one_sentence(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     few = [step for place in range(9) for step in finished(place)]
     await insert_steps(aio, *({"request_id": f"few-{place}"} | step for place, step in enumerate(few)))
-    (verdict,) = (await admin.get("/v1/admin/sessions")).json()["verdicts"]
+    (verdict,) = (await admin.get("/admin/api/report")).json()["worth"]["sessions"]
     assert (verdict["client"], verdict["work"], verdict["decision"]) == ("claude-code", 9, None)
     assert verdict["sentence"].startswith(
         "claude-code: not known yet which tiers serve these sessions: 9 pieces of work"
     )
     many = [step for place in range(9, 309) for step in finished(place)]
     await insert_steps(aio, *({"request_id": f"many-{place}"} | step for place, step in enumerate(many)))
-    (verdict,) = (await admin.get("/v1/admin/sessions")).json()["verdicts"]
+    (verdict,) = (await admin.get("/admin/api/report")).json()["worth"]["sessions"]
     assert (verdict["work"], verdict["decision"]["verdict"]) == (309, "pays")
     assert verdict["sentence"].startswith("claude-code: tier 1, and tier 3 after a bad end, ends well ")
-    assert verdict["sentence"] in (await admin.get("/admin/sessions")).text
+    assert verdict["sentence"] in (await admin.get("/admin/routing")).text

@@ -1,0 +1,60 @@
+"""What routing knew of each tier when it decided, and in words why it chose another one."""
+
+import msgspec
+
+from classifier.decision import Decision
+from classifier.policy.decide import barred_tiers, held_back
+
+
+class TierChance(msgspec.Struct, frozen=True, kw_only=True):
+    """What routing knew of a tier: P(no worse), predicted cost and score."""
+
+    tier: int
+    p_ok: float
+    cost_usd: float
+    predicted_tokens: float | None
+    score: float | None
+    ruled_out: str | None
+    """Why another tier was chosen, in words; None for the chosen one."""
+
+
+def chances_of(decision: Decision) -> list[TierChance]:
+    """Return what routing knew, by tier."""
+    inputs = decision.inputs
+    prediction, barred = inputs.prediction, barred_tiers(inputs)
+    reasons = barred | held_back(inputs, [k for k in range(1, len(inputs.costs) + 1) if k not in barred])
+    return [
+        TierChance(
+            tier=number,
+            p_ok=prediction.p_ok[number - 1],
+            cost_usd=cost,
+            predicted_tokens=prediction.predicted_tokens[number - 1] if prediction.predicted_tokens else None,
+            score=decision.scores[number - 1],
+            ruled_out=None if number == decision.tier else reasons.get(number) or _why_not(decision, number),
+        )
+        for number, cost in enumerate(inputs.costs, start=1)
+    ]
+
+
+def _why_not(decision: Decision, tier: int) -> str:
+    """Why a tier that may answer was not chosen."""
+    inputs, chosen = decision.inputs, decision.tier
+    by_rule = decision.tier if decision.would_be is None else decision.would_be
+    if decision.would_be is not None and by_rule != chosen:
+        if tier == by_rule:
+            return f"routing is only observed, and tier {chosen} answers"
+        return f"routing is only observed; it would have chosen tier {by_rule}"
+    if inputs.rules is not None and inputs.rules.tier == chosen:
+        return f"a rule gives it to tier {chosen}"
+    if inputs.edge is not None and inputs.edge.tier == chosen:
+        return f"short prompts go to tier {chosen} without the classifier"
+    if inputs.arm_tier == chosen:
+        return f"arm {inputs.arm} of the experiment is given tier {chosen}"
+    p_ok = inputs.prediction.p_ok[tier - 1]
+    if inputs.objective == "utility":
+        theirs, ours = decision.scores[tier - 1], decision.scores[chosen - 1]
+        return "" if theirs is None or ours is None else f"worth {theirs:.3f}, tier {chosen} {ours:.3f}"
+    if p_ok < inputs.tau:
+        what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
+        return f"{what} {p_ok:.3f} is below {inputs.tau:.3f}"
+    return f"good enough too, but no cheaper than tier {chosen}"
