@@ -82,7 +82,7 @@ class EightBitLinear(Linear):
 
 
 class ExpertLinear(ABC):
-    """y = x W_e^T for the rows of each expert e, in the activations' dtype. A row's sum does not depend on the others."""
+    """y = x W_e^T for the rows of each expert e, in the activations' dtype. Rows do not affect each other."""
 
     in_features: int
     out_features: int

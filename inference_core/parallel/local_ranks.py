@@ -85,7 +85,7 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first is the leader's."""
+    """The machines of a mesh. Its ranks are spread evenly over `nodes` machines; the first is the leader's."""
 
     master: str = LOOPBACK
     """Its address."""
