@@ -25,7 +25,7 @@ FP8_COMPUTE_CAPABILITY = 8.9
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of device, in bytes, bytes per second (`link_bandwidth`: one direction), dense 16-bit FLOP/s, and watts."""
+    """One kind of device, in bytes, bytes per second, dense 16-bit FLOP/s and watts."""
 
     name: str
     kind: DeviceKind
