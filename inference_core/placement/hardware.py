@@ -39,6 +39,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     link: str = "pcie4"
     """What connects the devices of one machine, or of an island within it."""
     link_bandwidth: Annotated[float, Meta(ge=0)] = 32e9
+    """In one direction."""
     reported_as: list[str] = []
     """What its driver calls it."""
 
