@@ -152,7 +152,7 @@ def read(dialect: str, chunks: list[bytes], *, is_whole: bool = False) -> Read:
 
 
 @pytest.mark.parametrize("dialect", KINDS)
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(150))
 @given(answers, cuts, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.integers(0, 99))
 def test_a_stream_says_the_same_however_it_is_cut(
     dialect: str, said: Said, cuts: list[int] | None, newline: str, pings: bool, seed: int
