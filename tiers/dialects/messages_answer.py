@@ -164,8 +164,8 @@ def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> 
             data = _changed(data, content_block=mended)
         open_blocks[said.index] = _OpenBlock(number, mended, block)
     elif said.type == "content_block_delta" and said.delta is not None:
-        before = _started_here(said, said.delta, tally)
-        if (grown := _block_of(said, open_blocks)) is None:
+        before = _started_here(said.index, said.delta, tally)
+        if (grown := _block_of(said.index, open_blocks)) is None:
             return deltas
         given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
         if given is not None and not is_own and (added := _added(deltas)) != given:
@@ -206,21 +206,21 @@ def _is_usual(delta: BlockDelta, kind: str) -> bool:
     return delta.type == f"{kind}_delta" and getattr(delta, kind) is not None
 
 
-def _block_of(said: Event, open_blocks: dict[int, _OpenBlock]) -> _OpenBlock | None:
+def _block_of(index: int, open_blocks: dict[int, _OpenBlock]) -> _OpenBlock | None:
     """Return the block that grows: that of the event's index, else the last one that is open."""
-    return open_blocks.get(said.index) or next(reversed(open_blocks.values()), None)
+    return open_blocks.get(index) or next(reversed(open_blocks.values()), None)
 
 
-def _started_here(said: Event, delta: BlockDelta, tally: Tally) -> list[Delta]:
+def _started_here(index: int, delta: BlockDelta, tally: Tally) -> list[Delta]:
     """Start a block for a text or a thought whose server has started none, or one of the other type."""
     kind, open_blocks = _kind_of(delta), tally.notes["open blocks"]
-    grown = open_blocks.get(said.index)
+    grown = open_blocks.get(index)
     if not kind or (grown is not None and (grown.type == kind or grown.type not in ("text", "thinking"))):
         return []
     ended = _left_open(blocks_of(tally), tally)
     block = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
-    start = Event(type="content_block_start", index=said.index, content_block=msgspec.Raw(_encode(block)))
-    data = _encode({"type": start.type, "index": said.index, "content_block": block})
+    start = Event(type="content_block_start", index=index, content_block=msgspec.Raw(_encode(block)))
+    data = _encode({"type": start.type, "index": index, "content_block": block})
     return ended + _with_event(start, data, [], tally)
 
 
