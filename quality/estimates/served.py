@@ -1,5 +1,5 @@
-"""What the ledger shows of served requests: traffic and cost by tier, the latencies of the stages of their answers with
-their budget, and agents' sessions: what each cost, how often it moved, and what one tier would have cost."""
+"""What the ledger shows of served requests: the latencies of the stages of their answers with their budget, and agents'
+sessions: what each cost, how often it moved, and what one tier would have cost."""
 
 from typing import Any
 
@@ -9,8 +9,6 @@ from sqlalchemy import case, desc, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests, session_steps
-from quality.estimates.costs import CostReport, Part, cost_report
-from tiers.catalog.catalog import Catalog
 
 NEWEST = 10_000
 # The sources' budget of an answer of so many tokens, by stage, in milliseconds (SPEC GW-02).
@@ -201,58 +199,3 @@ async def steps_of(engine: AsyncEngine, session: str) -> list[StepRow]:
     newest = select(*columns).where(s.session == session).order_by(desc(s.created_at)).limit(MOST_STEPS)
     async with engine.connect() as connection:
         return [StepRow(**row._asdict()) for row in await connection.execute(newest)][::-1]
-
-
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """A period of a ledger."""
-
-    models: dict[int, str]
-    """The catalogue's models, by tier."""
-    costs: CostReport
-    timings: dict[int, AnswerTimings]
-    """Timings of the tiers that answered."""
-    all_timings: AnswerTimings | None
-    """Timings of all tiers together."""
-
-    def stages(self) -> dict[int, list[StageTime]]:
-        return {tier: recorded_stages(timings) for tier, timings in self.timings.items()}
-
-
-async def read_served(engine: AsyncEngine, catalog: Catalog, since: float, until: float) -> Served:
-    """Read the records from `since` to `until` (epoch seconds)."""
-    numbers = [spec.number for spec in catalog.tiers]
-    timings = {number: await answer_timings(engine, since, until, number) for number in numbers}
-    return Served(
-        models={spec.number: spec.served_name for spec in catalog.tiers},
-        costs=await cost_report(engine, since, until),
-        timings={number: found for number, found in timings.items() if found is not None},
-        all_timings=await answer_timings(engine, since, until),
-    )
-
-
-def traffic_rows(served: Served) -> list[list[str]]:
-    """Return tier, model, requests, share, p95 of an answer, cost per 1k tokens, cost, saving: for each tier,
-    embeddings, and the total."""
-    rows = []
-    models = {str(number): model for number, model in served.models.items()}
-    timings = {str(number): found for number, found in served.timings.items()}
-    for part in served.costs.by_tier:
-        name = part.name or ""
-        rows.append([name, models.get(name, "–"), *_figures(part, timings.get(name))])
-    return [*rows, ["all", "", *_figures(served.costs.total, served.all_timings)]]
-
-
-def dollars(value: float | None) -> str:
-    """Format to the hundredth of a cent."""
-    return "–" if value is None else f"${value:,.4f}"
-
-
-def _figures(part: Part, timings: AnswerTimings | None) -> list[str]:
-    return [
-        f"{part.spent.requests:,}",
-        f"{part.share:.1%}",
-        "–" if timings is None else f"{timings.e2e_p95_ms:,.0f}",
-        dollars(part.cost_per_1k_tokens_usd),
-        dollars(part.spent.cost_usd),
-        "–" if part.net.share is None else f"{part.net.share:.1%}",
-    ]
