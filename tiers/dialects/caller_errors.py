@@ -81,19 +81,19 @@ def messages_error(failure: FailedRequest, request_id: str) -> MessagesErrorEnve
     return MessagesErrorEnvelope(error=body, request_id=request_id)
 
 
-def _anthropics_words(told: TooLong) -> str:
+def _anthropics_words(limits: TooLong) -> str:
     """Anthropic's words, which its clients look for: they make the conversation shorter, or the answer."""
-    prompt, answer, most = told.prompt_tokens, told.answer_tokens, told.max_context
+    prompt, answer, most = limits.prompt_tokens, limits.answer_tokens, limits.max_context
     if 0 < most < prompt:
-        said = f"prompt is too long: {prompt} tokens > {most} maximum"
+        message = f"prompt is too long: {prompt} tokens > {most} maximum"
     elif prompt and answer and most:
-        said = (
+        message = (
             "prompt is too long for its answer: input length and `max_tokens` exceed context limit: "
             f"{prompt} + {answer} > {most}, decrease input length or `max_tokens` and try again"
         )
     else:
-        said = "prompt is too long"
-    return f"{said} ({told.reason})"
+        message = "prompt is too long"
+    return f"{message} ({limits.reason})"
 
 
 # https://cloud.google.com/apis/design/errors#handling_errors

@@ -236,8 +236,8 @@ class _Message:
         spans += self._anywhere(texts.joined)
         doubtful += self._short(texts)
         if doubtful:
-            said = list(meanings_in(self._written))
-            spans += [span for span in doubtful if self._is_told(self._written_span(span), said)]
+            meanings = list(meanings_in(self._written))
+            spans += [span for span in doubtful if self._adds_meaning(self._written_span(span), meanings)]
         kept: list[str] = []
         place = 0
         for start, end in sorted(map(self._written_span, spans)):
@@ -249,12 +249,12 @@ class _Message:
     def _written_span(self, span: Span) -> Span:
         return self._places[span[0]][0], self._places[span[1] - 1][1]
 
-    def _is_told(self, echo: Span, said: Sequence[tuple[str, Span]]) -> bool:
-        """Whether a possible echo, where it is written, means something that the words around it do not say, too."""
+    def _adds_meaning(self, echo: Span, meanings: Sequence[tuple[str, Span]]) -> bool:
+        """Whether a possible echo, where it is written, means something that the words around it do not say."""
         start, end = echo
-        inside = {what for what, (first, last) in said if start <= first and last <= end}
+        inside = {what for what, (first, last) in meanings if start <= first and last <= end}
         across = {
-            what for what, (first, last) in said if first < end and start < last and (first < start or end < last)
+            what for what, (first, last) in meanings if first < end and start < last and (first < start or end < last)
         }
         words = self._written[start:end]
         has_count = any(map(str.isdigit, words)) and any(map(str.isalpha, words))
