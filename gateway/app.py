@@ -35,9 +35,10 @@ from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
+from gateway.operations.constant_tier import ConstantFollower
+from gateway.operations.labels.active_labels import ActiveLabels
+from gateway.operations.labels.loop_setup import offer_answer, quality_loop, running_quality_loop
 from gateway.operations.privacy import Privacy
-from gateway.operations.quality_loop.followers import ActiveLabels, ConstantFollower
-from gateway.operations.quality_loop.quality_loop import offer_answer, quality_loop, running_quality_loop
 from gateway.operations.reload.catalogue_reload import CatalogueReload, reload_on_sighup
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.operations.running_figures import running_alerts, running_readings
@@ -62,7 +63,7 @@ from quality.estimates.costs import saved_lately
 from quality.evaluation.tier_accuracy import ReportFileError, stored_report, warnings_of
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
 from quality.store.queries import refused_since

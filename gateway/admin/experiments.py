@@ -25,7 +25,7 @@ from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
-from gateway.operations.quality_loop.quality_loop import plan_experiment
+from gateway.operations.experiment_plan import plan_experiment
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure

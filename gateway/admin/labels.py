@@ -21,7 +21,7 @@ from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, parse_form
 from gateway.operations.dashboard.html.rendering import back_to, page
-from gateway.operations.quality_loop.followers import ActiveLabels
+from gateway.operations.labels.active_labels import ActiveLabels
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.admin_guard import OPERATOR, actor_of
 from quality.estimates.verified_sample import UNCERTAIN

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.inference_request import BudgetRef
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.followers import ConstantFollower
+from gateway.operations.constant_tier import ConstantFollower
 from gateway.telemetry.alert_channels import Cause
 from gateway.tenancy.admission import QUOTA_EXCEEDED
 from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key

@@ -13,7 +13,7 @@ from gateway.inference.class_prior import class_prior
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion, rule_of
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Serving
-from gateway.operations.quality_loop.quality_loop import sampling_settings
+from gateway.operations.labels.loop_setup import sampling_settings
 from gateway.operations.running import Operations
 from quality.comparison.routing_probes import WorthAsked, WorthRecord
 from quality.estimates.targets import PROMPT_TOKENS, Predicted, even_mix

@@ -12,9 +12,10 @@ from gateway.edge.asgi import HttpRequest
 from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.service import Serving
+from gateway.operations.constant_tier import ConstantFollower
+from gateway.operations.labels.active_labels import ActiveLabels
+from gateway.operations.labels.label_sources import labels_text
 from gateway.operations.privacy import Privacy
-from gateway.operations.quality_loop.followers import ActiveLabels, ConstantFollower
-from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.peers import Peers
@@ -23,7 +24,7 @@ from gateway.telemetry.overview import Live
 from gateway.tenancy.guard import Access
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 
 if TYPE_CHECKING:
     from gateway.tenancy.users.identity_provider import IdentityProvider

@@ -19,15 +19,15 @@ from gateway.batches.jobs import Jobs
 from gateway.inference.answer_stores import AnswerStore, MemoryStore
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
-from gateway.operations.quality_loop.followers import ConstantFollower
-from gateway.operations.quality_loop.quality_loop import show_loop
+from gateway.operations.constant_tier import ConstantFollower
+from gateway.operations.labels.loop_setup import show_loop
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.peers import Peers
 from gateway.telemetry.alert_rules import AlertInputs, Figure, alert_figures
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 
 if TYPE_CHECKING:
     from quality.estimates.costs import KeyCost

@@ -12,7 +12,7 @@ _CACHE = ("tests/gateway/inference/cache",)
 # notice the faults: a mutant is in this process alone.
 GROUPS: dict[str, tuple[str, ...]] = {
     "classifier/policy": ("tests/classifier/policy",),
-    "quality/monitor/monitor.py": (
+    "quality/monitor/answer_monitor.py": (
         "tests/quality/monitor", *_tests("quality/shadow", "shadow_answers"),
         *_tests("quality/verification", "turns", "second_opinion", "private_texts", "comparison"),
     ),

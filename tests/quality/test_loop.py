@@ -13,7 +13,7 @@ from migrations.tables.requests import requests
 from quality.evaluation.task_set import check, tasks
 from quality.judges.panel import standing_panel
 from quality.ledger.ledger import Ledger
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import MonitorSettings
 from quality.retraining.retrain import retrain
 from quality.verification.sampling import SamplingSettings
@@ -36,7 +36,7 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
     exam = [task for task in tasks(seed=4, per_level=3) if task.kind in ("compare", "arithmetic")]
     right = {task.prompt: task.answer for task in exam}
     strongest = ScriptedTier(reply=lambda request: f"The answer is {right[request.messages[-1].text]}.")  # type: ignore[index]
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine,
         ladder(strongest),
         EVERYTHING,
@@ -81,7 +81,7 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
 
 def test_the_serving_side_of_the_loop_imports_no_training_library() -> None:
     program = (
-        "import sys, quality.monitor.monitor, quality.retraining.retrain, quality.retraining.schedule, "
+        "import sys, quality.monitor.answer_monitor, quality.retraining.retrain, quality.retraining.schedule, "
         "quality.verification.training_rows, quality.judges.panel\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'transformers') if name in sys.modules])"
     )

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.derived_settings import without_secrets
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
-from gateway.operations.quality_loop.label_sources import judging_cap
+from gateway.operations.labels.label_sources import judging_cap
 from gateway.operations.setup.stored_keys import is_missing_file
 from inference_core.errors import CoreError
 from quality.judges.pairwise import judging_fingerprint

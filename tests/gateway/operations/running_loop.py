@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import quality_loop
-from quality.loop import QualityLoop
-from quality.monitor.monitor import Monitor
+from gateway.operations.labels.loop_setup import quality_loop
+from quality.monitor.answer_monitor import AnswerMonitor
+from quality.quality_loop import QualityLoop
 from tests.database_servers import migrated
 from tests.gateway.running_gateway import scripted_tiers
 from tiers.catalog.catalog import Catalog, CatalogInUse
@@ -33,7 +33,7 @@ async def made_loop(
 @asynccontextmanager
 async def running_loop(
     settings: Settings, tiers: Mapping[int, Tier] | None = None, catalog: Catalog | None = None
-) -> AsyncIterator[tuple[QualityLoop, Monitor, AsyncEngine]]:
+) -> AsyncIterator[tuple[QualityLoop, AnswerMonitor, AsyncEngine]]:
     """The same, started, with its monitor."""
     async with made_loop(settings, tiers, catalog) as (loop, engine):
         await loop.start()

@@ -18,7 +18,7 @@ from gateway.base.settings import Settings
 from gateway.operations import alert_causes
 from gateway.operations.alert_causes import LEAST_ANSWERS
 from gateway.operations.cli import main
-from gateway.operations.quality_loop.followers import ConstantFollower
+from gateway.operations.constant_tier import ConstantFollower
 from gateway.tenancy.admission import QUOTA_EXCEEDED
 from gateway.tenancy.budgets.budget_commands import set_budget
 from gateway.tenancy.changes import Order

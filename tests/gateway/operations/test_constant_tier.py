@@ -13,7 +13,7 @@ from sqlalchemy import delete, insert, select
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from gateway.operations.quality_loop.followers import CHANGED
+from gateway.operations.constant_tier import CHANGED
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
@@ -221,7 +221,7 @@ async def test_the_verdict_is_logged_at_first_and_weekly(
     constant, now = aio.operations.constant, [0.0]
     monkeypatch.setattr(constant, "_clock", lambda: now[0])
     monkeypatch.setattr(constant, "_logged_at", None)
-    with caplog.at_level("INFO", "gateway.operations.quality_loop.followers"):
+    with caplog.at_level("INFO", "gateway.operations.constant_tier"):
         for at in (0.0, 6 * 86_400.0, 7 * 86_400.0, 8 * 86_400.0):
             now[0] = at
             await constant.look()

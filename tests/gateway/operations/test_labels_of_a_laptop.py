@@ -3,10 +3,10 @@
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import monitor_settings
+from gateway.operations.labels.loop_setup import monitor_settings
 from migrations.tables.quality import verifications
 from quality.judges.panel import standing_panel
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.store.database import migrate, open_database
 from quality.verification.tier_terms import CatalogTerms
 from tests.gateway.operations.test_labels_of_open_answers import LAPTOP
@@ -53,7 +53,7 @@ async def verified(settings: Settings) -> tuple[list[str | None], list[str]]:
     await migrate(settings.database)
     engine = open_database(settings.database)
     world = World()
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine,
         world.tiers,
         monitor_settings(Settings(), LAPTOP),

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.replay.comparisons import as_written, comparison_in
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.label_sources import labels_text
+from gateway.operations.labels.label_sources import labels_text
 from gateway.operations.setup.checks import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
@@ -193,7 +193,7 @@ async def test_health_and_the_quality_page_say_where_labels_come_from(settings: 
 async def test_real_pairs_move_the_weight_of_the_judge_and_end_its_trust_while_serving(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quality.loop.JUDGE_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("quality.quality_loop.JUDGE_POLL_SECONDS", 0.1)
     catalog = load_catalog(settings.catalog)
     judging = judging_fingerprint(catalog.tier_fingerprints[-1])
     await migrate(settings.database)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from gateway.base.settings import Settings
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.tier import Delta, GenerationRequest

@@ -14,7 +14,7 @@ from classifier.decision import Decision
 from classifier.model.outcome_model import SCHEMA_VERSION
 from gateway.base.settings import Settings
 from gateway.tenancy import guard
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
-from gateway.operations.quality_loop.quality_loop import monitor_settings, sampling_settings
+from gateway.operations.labels.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
+from gateway.operations.labels.loop_setup import monitor_settings, sampling_settings
 from tests.gateway.operations.running_loop import running_loop
 from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
 from tests.tiers.tier_world import remote_spec

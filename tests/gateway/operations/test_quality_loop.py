@@ -16,7 +16,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import show_loop
+from gateway.operations.labels.loop_setup import show_loop
 from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.alerts import keep_looking
 from gateway.telemetry.metrics import Metrics
@@ -190,11 +190,11 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
             later.append((seconds, lambda: call(*args)))
             return running.call_later(1e6, lambda: None)
 
-    monkeypatch.setattr("quality.loop.run_retraining", run)
+    monkeypatch.setattr("quality.quality_loop.run_retraining", run)
     running = asyncio.get_running_loop()
     async with made_loop(settings, {}) as (loop, _):
         with monkeypatch.context() as patched:
-            patched.setattr("quality.loop.asyncio.get_running_loop", Clock)
+            patched.setattr("quality.quality_loop.asyncio.get_running_loop", Clock)
             await loop.on_alarm(ALARM)
             await loop.retraining_ended()
             [(seconds, again)] = later

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.inference.routing_knobs import RoutingKnobFile
-from gateway.operations.quality_loop.quality_loop import retrain_settings
+from gateway.operations.labels.loop_setup import retrain_settings
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs
 

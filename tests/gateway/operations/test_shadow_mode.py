@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.operations.cli.quality.report import report as report_command
-from gateway.operations.quality_loop import quality_loop
+from gateway.operations.labels import loop_setup
 from quality.verification.sampling import SamplingSettings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -33,13 +33,13 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     settings = Settings(
         data_dir=str(tmp_path_factory.mktemp("data")), verification_budget=1e6, cold_start_usd=0.0, second_opinions=0
     )
-    usual = quality_loop.sampling_settings
+    usual = loop_setup.sampling_settings
 
     def unprobed(settings: Settings, catalog: Catalog) -> SamplingSettings:
         return msgspec.structs.replace(usual(settings, catalog), probe_rate=0.0, first_probes=0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quality_loop, "sampling_settings", unprobed)
+        patch.setattr(loop_setup, "sampling_settings", unprobed)
         async with running_gateway(settings) as running:
             running.serving.routing.knobs.change({"mode": "observe", "shadow_share": 1.0})
             await eventually(

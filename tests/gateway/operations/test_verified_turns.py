@@ -14,7 +14,7 @@ from sqlalchemy import delete, select
 
 from gateway.base.settings import Settings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
 from tests.gateway.administrator import bearer
@@ -101,7 +101,7 @@ class Scripted:
 class World:
     """A gateway whose classifier chooses tier 1, and whose monitor draws everything."""
 
-    def __init__(self, aio: RunningGateway, home: Scripted, best: Scripted, monitor: Monitor) -> None:
+    def __init__(self, aio: RunningGateway, home: Scripted, best: Scripted, monitor: AnswerMonitor) -> None:
         self.aio, self.home, self.best, self.monitor = aio, home, best, monitor
 
     def wait_for_results(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
         settings = Settings(catalog=str(catalog), data_dir=str(data), drain_seconds=5, cold_start_usd=0.0)
         async with running_gateway(settings, scripted=False) as aio:
 
-            async def monitor_of() -> Monitor | None:
+            async def monitor_of() -> AnswerMonitor | None:
                 loop = aio.operations.quality_loop
                 # It is there before its tasks are.
                 monitor = None if loop is None else loop.monitor

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, create_engine, func, select
 
-from gateway.operations.quality_loop.label_sources import MACHINE_SHARE
+from gateway.operations.labels.label_sources import MACHINE_SHARE
 from migrations.tables.quality import verifications
 from quality.evaluation.everyday_tasks import everyday_tasks
 from quality.judges.rules import ExactJudge

@@ -12,8 +12,8 @@ from quality.judges.judge import Judge
 from quality.judges.known_pairs import graded_pairs
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.detectors import ShiftAlarm
-from quality.monitor.monitor import Monitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings
@@ -40,7 +40,7 @@ async def monitor_of(
     encode: Encode = encode,
     tiers: Sequence[Tier] | None = None,
     clock: Callable[[], float] = lambda: 1500.0,
-) -> Monitor:
+) -> AnswerMonitor:
     """A monitor of `tiers`, by default four with `verifier` as the strongest; its alarms are added to `alarms`."""
 
     async def on_alarm(alarm: ShiftAlarm) -> None:
@@ -49,7 +49,7 @@ async def monitor_of(
 
     calibration = await calibrate(ExactJudge(), graded_pairs())
     panel = Panel(judges, {"exact": calibration})
-    return Monitor(
+    return AnswerMonitor(
         engine,
         tiers or ladder(verifier),
         settings,
@@ -64,7 +64,7 @@ async def monitor_of(
 @asynccontextmanager
 async def running_monitor(
     engine: AsyncEngine, verifier: ScriptedTier, *given: Any, **more: Any
-) -> AsyncIterator[Monitor]:
+) -> AsyncIterator[AnswerMonitor]:
     """A monitor as `monitor_of` makes it, from its start to its end."""
     monitor = await monitor_of(engine, verifier, *given, **more)
     await monitor.start()
@@ -74,7 +74,7 @@ async def running_monitor(
         await monitor.close()
 
 
-async def serve(monitor: Monitor, engine: AsyncEngine, *records: Record) -> None:
+async def serve(monitor: AnswerMonitor, engine: AsyncEngine, *records: Record) -> None:
     """Store the requests of `records`, offer these, and wait until all are verified."""
     for served in records:
         await store_request(engine, served)

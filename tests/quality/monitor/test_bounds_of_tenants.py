@@ -10,7 +10,7 @@ from migrations.tables.quality import verifications
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.pauses import MOST_UNDECIDED, PAUSE_SECONDS
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw
 from quality.verification.verifier import Verifier
@@ -27,7 +27,7 @@ async def _statuses(engine: AsyncEngine) -> dict[str, str]:
     return {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
 
 
-async def _ask(monitor: Monitor, engine: AsyncEngine, key_id: str, names: list[str], answer: str = "7") -> None:
+async def _ask(monitor: AnswerMonitor, engine: AsyncEngine, key_id: str, names: list[str], answer: str = "7") -> None:
     for name in names:
         await serve(monitor, engine, record(name, key_id=key_id, answer=answer))
 

@@ -14,8 +14,8 @@ from quality.judges.calibration import Calibration
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
-from quality.monitor import monitor as monitor_module
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor import answer_monitor as monitor_module
+from quality.monitor.answer_monitor import AnswerMonitor, MonitorSettings
 from quality.records.record import Record
 from quality.verification.job import Exchange
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
@@ -76,7 +76,7 @@ def watched(request_id: str, would_be: int, tier: int = 4) -> Record:
     return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, would_be=would_be))
 
 
-async def decided(monitor: Monitor) -> None:
+async def decided(monitor: AnswerMonitor) -> None:
     """Wait until every offer is decided on, and nothing else."""
     await monitor._intake.start()
     await monitor._intake.drain()
@@ -196,7 +196,7 @@ async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_
     engine: AsyncEngine, draws: list[Seen]
 ) -> None:
     rate, panel = [0.0], (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), NO_OPINIONS, terms=ScriptedTerms(), panel=panel,
         shadow_rate=lambda: rate[0], clock=lambda: 1500.0,
     )  # fmt: skip
@@ -264,7 +264,7 @@ async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEng
 async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
     calls = Panel([ExactJudge()], {json_answers.NAME: msgspec.structs.replace(TRUSTED, judge=json_answers.NAME)})
     settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), settings, terms=ScriptedTerms(), panel=calls, clock=lambda: 1500.0
     )
     await store_request(engine, record("r"))
@@ -297,7 +297,7 @@ async def test_an_answer_with_calls_waits_for_its_results_and_a_judge_of_calls(e
         called += 1
 
     panel = (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(), panel=panel, on_no_judge=count, clock=lambda: 1500.0
     )
     for number in range(2):
@@ -338,7 +338,7 @@ async def test_a_turn_whose_tools_are_forced_needs_a_judge_of_calls(
 
 async def test_a_tier_that_cannot_take_a_turn_is_not_asked_and_the_row_says_so(engine: AsyncEngine) -> None:
     panel = (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(can=False), panel=panel,
         clock=lambda: 1500.0,
     )  # fmt: skip
@@ -356,7 +356,7 @@ async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None
         return None if "secret" in text else text.replace("3", "X")
 
     panel = (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), ALL, terms=ScriptedTerms(), panel=panel, redact=strike, clock=lambda: 1500.0
     )
     for name, text in (("kept", "7"), ("lost", "a secret"), ("plain", "")):
@@ -395,7 +395,7 @@ async def test_of_a_probe_the_verdicts_that_there_are_teach(engine: AsyncEngine)
 
 async def test_without_an_encoder_verdicts_are_stored_and_nothing_is_learned(engine: AsyncEngine) -> None:
     panel = (await monitor_of(engine, ScriptedTier())).panel
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, ladder(ScriptedTier()), NO_OPINIONS, terms=ScriptedTerms(), panel=panel, clock=lambda: 1500.0
     )
     await monitor.start()

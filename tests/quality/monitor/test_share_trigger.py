@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions
 from quality.estimates.verified_sample import UpgradeSettings
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.detectors import ShiftAlarm, ShiftSettings
-from quality.monitor.monitor import Monitor
 from quality.monitor.watches import ShareAlarm, ShareWatch
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, monitor_of, serve
@@ -20,7 +20,7 @@ RULE = UpgradeSettings(window=10, threshold=0.15, min_sample=5)
 SHARE = msgspec.structs.replace(ALL, trigger="share", upgrade=RULE)
 
 
-async def started(engine: AsyncEngine, alarms: list[ShiftAlarm | ShareAlarm], **settings: object) -> Monitor:
+async def started(engine: AsyncEngine, alarms: list[ShiftAlarm | ShareAlarm], **settings: object) -> AnswerMonitor:
     """A monitor whose every verdict has a time of its own."""
     ticks = count(1500)
     chosen = msgspec.structs.replace(SHARE, **settings)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
@@ -47,10 +47,10 @@ def tiers_of(*cheapest: ScriptedTier) -> list[Tier]:
 
 async def monitored(
     engine: AsyncEngine, tiers: list[Tier], sampling: SamplingSettings = EVERY, opinions: int = 0, **more: Any
-) -> Monitor:
+) -> AnswerMonitor:
     panel = Panel([ExactJudge()], {"exact": await calibrate(ExactJudge(), graded_pairs())})
     settings = MonitorSettings(sampling=sampling, second_opinions=opinions, retry_seconds=0.0, max_attempts=2)
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, tiers, settings, terms=ScriptedTerms(fingerprints=["one", "two", "three", "four"]),
         panel=panel, encode=_encode, **({"clock": lambda: 1500.0} | more),
     )  # fmt: skip
@@ -62,7 +62,7 @@ async def reported(engine: AsyncEngine, since: float = 0.0) -> ObservedRouting:
     return await observed_routing(engine, since, 2000.0)
 
 
-async def served(monitor: Monitor, engine: AsyncEngine, *records: Record) -> None:
+async def served(monitor: AnswerMonitor, engine: AsyncEngine, *records: Record) -> None:
     for one in records:
         await store_request(engine, one)
         monitor.offer(one)

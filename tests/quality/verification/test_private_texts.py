@@ -16,7 +16,7 @@ from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
@@ -58,14 +58,16 @@ class World:
         self.engine, self.sinks, self.catalog = engine, sinks, catalog
         self.tiers = build_tiers(catalog, {})
 
-    async def monitor(self, purpose: Purpose) -> Monitor:
+    async def monitor(self, purpose: Purpose) -> AnswerMonitor:
         """It draws everything for `purpose`, and the strongest tier judges."""
         sampling = SamplingSettings(**{"probe_rate": 0.0, "least_attention": 1.0, "budget_share": 1e9} | DRAWN[purpose])
         calibration = await calibrate(ExactJudge(), graded_pairs())
         judges = [ExactJudge(), PairwiseJudge(self.tiers[-1]), SimilarityJudge()]
         panel = Panel(judges, {"exact": calibration, "pairwise": calibration})
         settings = MonitorSettings(sampling=sampling, retry_seconds=0.0, max_attempts=1)
-        return Monitor(self.engine, self.tiers, settings, terms=ScriptedTerms(), panel=panel, clock=lambda: 1500.0)
+        return AnswerMonitor(
+            self.engine, self.tiers, settings, terms=ScriptedTerms(), panel=panel, clock=lambda: 1500.0
+        )
 
     async def verify(self, purpose: Purpose, consent: Consent) -> None:
         """Serve a request of this consent, answered by tier 1, and verify all that is drawn."""

@@ -16,7 +16,7 @@ from quality.judges.judge import Judge
 from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel, rule_based_judges
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.job import VerificationJob
@@ -45,14 +45,14 @@ async def verified(
     pairwise: bool = False,
     sampling: SamplingSettings = EVERY,
     max_tokens: int = 1024,
-) -> Monitor:
+) -> AnswerMonitor:
     """A monitor, closed, that has verified `served`."""
     judges: list[Judge] = rule_based_judges()
     known = {judge.name: await calibrate(judge, graded_pairs()) for judge in judges}
     if pairwise:
         judges, known = [PairwiseJudge(tiers[-1])], {"pairwise": TRUSTED}
     settings = MonitorSettings(sampling=sampling, second_opinions=opinions, max_tokens=max_tokens, retry_seconds=0.0)
-    monitor = Monitor(
+    monitor = AnswerMonitor(
         engine, tiers, settings, terms=ScriptedTerms(), panel=Panel(judges, known), encode=_encode, clock=lambda: 1500.0
     )
     await monitor.start()

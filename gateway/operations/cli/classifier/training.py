@@ -174,8 +174,8 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
 
 def _retrain(settings: "Settings", show: "OnProgress", *, on_cluster: bool) -> "RetrainResult":
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.operations.quality_loop.quality_loop import retrain_settings
-    from quality.loop import run_retraining
+    from gateway.operations.labels.loop_setup import retrain_settings
+    from quality.quality_loop import run_retraining
     from quality.retraining.training_process import run_training_process
     from tiers.catalog.load import load_catalog
 

@@ -104,7 +104,7 @@ def start(
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.operations.quality_loop.quality_loop import plan_experiment
+    from gateway.operations.experiment_plan import plan_experiment
     from quality.rollout.experiments import Experiments
     from tiers.catalog.load import load_catalog
 

@@ -48,7 +48,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
             "docs/reference/security.md has the rest of the checklist"
         )
     from gateway.base.configuration import catalog_reason, unknown_variables
-    from gateway.operations.quality_loop.label_sources import budget_text, labels_text
+    from gateway.operations.labels.label_sources import budget_text, labels_text
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
         ask_embeddings,

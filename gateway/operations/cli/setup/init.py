@@ -75,7 +75,7 @@ def init(
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
     For NVIDIA cards it proposes models that fit them, which `aio serve` downloads.
     """
-    from gateway.operations.quality_loop.label_sources import labels_text
+    from gateway.operations.labels.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
     from gateway.operations.setup.checks import private_text

@@ -16,7 +16,7 @@ from quality.judges.calibration import Calibration
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.store.database import migrate, open_database
@@ -164,7 +164,7 @@ async def _play(draw: Random, count: int, world: int) -> list[Outcome]:
     return found
 
 
-def _monitor(engine: AsyncEngine, clock: Any) -> Monitor:
+def _monitor(engine: AsyncEngine, clock: Any) -> AnswerMonitor:
     tiers = [HostileTier(number) for number in range(1, len(PRICES) + 1)]
     sampling = sampling_of(len(PRICES), 0.05, BUDGET_SHARE, COLD_START_USD, MOST_USD)
     trusted = {
@@ -173,7 +173,7 @@ def _monitor(engine: AsyncEngine, clock: Any) -> Monitor:
         for name in ("exact", "pairwise")
     }  # fmt: skip
     panel = Panel([ExactJudge(), PairwiseJudge(tiers[-1])], trusted)
-    return Monitor(
+    return AnswerMonitor(
         engine,
         tiers,
         MonitorSettings(sampling=sampling, retry_seconds=0.0),
@@ -194,7 +194,7 @@ def _asked(draw: Random, of: Traffic, key_id: str, request_id: str, now: float, 
     )  # fmt: skip
 
 
-async def _served(engine: AsyncEngine, monitor: Monitor, *asked: Record) -> None:
+async def _served(engine: AsyncEngine, monitor: AnswerMonitor, *asked: Record) -> None:
     from tests.quality.loop_world import store_request
 
     for one in asked:

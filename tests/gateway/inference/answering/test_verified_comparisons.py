@@ -15,11 +15,11 @@ from sqlalchemy import select
 from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.quality_loop import PROBES_IN_IDLE_TIME, offer_answer
+from gateway.operations.labels.loop_setup import PROBES_IN_IDLE_TIME, offer_answer
 from migrations.tables.quality import verifications
-from quality.loop import QualityLoop
-from quality.monitor.monitor import Monitor
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import ToCompare
+from quality.quality_loop import QualityLoop
 from quality.verification.sampling import Purpose
 from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -57,7 +57,7 @@ async def verified(gateway: RunningGateway) -> None:
     await agreements.catch_up(gateway.serving.database)
 
 
-async def monitor_of(gateway: RunningGateway) -> Monitor | None:
+async def monitor_of(gateway: RunningGateway) -> AnswerMonitor | None:
     """None until it has started; before that nothing is sampled."""
     loop = gateway.operations.quality_loop
     return None if loop is None else loop.monitor

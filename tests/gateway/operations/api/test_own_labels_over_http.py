@@ -14,7 +14,7 @@ from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
-from gateway.operations.quality_loop.followers import ActiveLabels
+from gateway.operations.labels.active_labels import ActiveLabels
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.learning.own_labels import OwnLabels

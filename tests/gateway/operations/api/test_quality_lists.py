@@ -12,7 +12,7 @@ from sqlalchemy import insert
 from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, verifications
 from migrations.tables.requests import requests
-from quality.loop import QualityLoop
+from quality.quality_loop import QualityLoop
 from tests.gateway.operations.dashboard.browsing import sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

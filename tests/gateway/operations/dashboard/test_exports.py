@@ -13,7 +13,7 @@ from gateway.admin.quality import estimate_rows
 from gateway.admin.routes import PAGES
 from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.operations.quality_loop.followers import ActiveLabels
+from gateway.operations.labels.active_labels import ActiveLabels
 from quality.estimates.verified_sample import Kind, KindShare, UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration
 from quality.monitor.status import CalibrationDrift, InputDrift, MonitorStatus

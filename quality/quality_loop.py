@@ -20,8 +20,8 @@ from quality.judges.calibration import newest_verdict
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel, standing_panel
 from quality.judges.self_calibration import JudgeState, SelfCalibration, judge_state
+from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.detectors import ShiftAlarm
-from quality.monitor.monitor import Monitor
 from quality.monitor.watches import ShareAlarm
 from quality.monitor.worker import MonitorSettings, WorkLoop
 from quality.records.redaction import RedactText
@@ -79,7 +79,7 @@ async def run_retraining(
 
 
 class QualityLoop:
-    """Monitor and retraining job of one process."""
+    """AnswerMonitor and retraining job of one process."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class QualityLoop:
         self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
-        self.monitor: Monitor | None = None
+        self.monitor: AnswerMonitor | None = None
         # It looks at other replicas' results, too.
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
         self._judge_wanted = False
@@ -114,7 +114,7 @@ class QualityLoop:
     async def start(self) -> None:
         """Set up the judges, start verifying, schedule retraining. Continues where an earlier, failed call stopped."""
         if self.monitor is None:
-            self.monitor = Monitor(
+            self.monitor = AnswerMonitor(
                 self._engine,
                 list(self._tiers.values()),
                 self._settings.monitor(self.catalog.current),

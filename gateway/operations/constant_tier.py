@@ -1,30 +1,24 @@
-"""What a serving process follows in the database: the catalogue's own labels, which each version that serves is given,
-so that a label takes effect at once; and whether routing pays, by the probes: it is shown, logged weekly, and the
-constant tier answers where the operator's knob says so. Replicas decide alike; while the database is away, what was
+"""The tier that answers in place of routing where routing does not pay, by the probes: the verdict is shown, logged
+weekly, and acted on where the operator's knob says so. Replicas decide alike; while the database is away, what was
 known last stays.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import ConstantTier
 from gateway.base.stores.retries import look_every
-from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.inference.router import RoutingService
 from gateway.telemetry.metrics import Metrics
 from migrations.tables.audit import audit_events, audited
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
 from quality.comparison.routing_worth import RoutingWorth, in_words
-from quality.learning.own_labels import OwnLabels
 from quality.store.database import writing_first
-from tiers.catalog.catalog import CatalogInUse
 
 log = logging.getLogger(__name__)
 
@@ -32,60 +26,6 @@ POLL_SECONDS = 60.0
 WEEK = 7 * 86_400.0
 # The audit action of a change of what answers, and its subject for all keys without a verdict of their own.
 CHANGED, CATALOGUE = "routing.constant", "catalogue"
-
-
-class ActiveLabels:
-    """Follows the stored labels for the versions that serve."""
-
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        classifier: ActiveClassifier,
-        metrics: Metrics,
-        catalog: CatalogInUse,
-        keys_are_tenants: bool = False,
-    ) -> None:
-        self._engine, self._classifier, self._metrics, self._catalog = engine, classifier, metrics, catalog
-        self._keys_are_tenants = keys_are_tenants
-        self._labels: dict[LoadedVersion, OwnLabels] = {}
-        self._turn = asyncio.Lock()
-        classifier.before_serving = self.give
-
-    def _tiers(self) -> Sequence[str]:
-        return self._catalog.current.tier_fingerprints
-
-    async def follow(self, seconds: float) -> None:
-        """Take in what is new every `seconds`, at first at once."""
-        await look_every(seconds, lambda: self.catch_up(time.time()), "own labels", log)
-
-    async def catch_up(self, now: float) -> None:
-        """Take in what is stored at `now`, in epoch seconds."""
-        async with self._turn:
-            serving = self._classifier.serving_or_none
-            if serving is None:
-                return
-            self._labels = {version: self._labels.get(version) or self._of(version) for version in serving.versions}
-            for version, labels in self._labels.items():
-                version.own = await labels.catch_up(now)
-            self._metrics.own_labels.set(self.counts.get(serving.current.version, 0))
-
-    async def give(self, versions: Sequence[LoadedVersion]) -> None:
-        """Give `versions` what is stored now, before they serve; while the database is away they serve without it."""
-        async with self._turn:
-            try:
-                for version in versions:
-                    labels = self._labels[version] = self._of(version)
-                    version.own = await labels.catch_up(time.time())
-            except (SQLAlchemyError, OSError) as error:
-                log.warning("own labels cannot be read: %s", error)
-
-    def _of(self, version: LoadedVersion) -> OwnLabels:
-        return OwnLabels(self._engine, version.model, version.table, self._tiers, version.head, self._keys_are_tenants)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """By version, how many labels count in its decisions."""
-        return {version.version: 0 if version.own is None else version.own.labels for version in self._labels}
 
 
 class ConstantFollower:

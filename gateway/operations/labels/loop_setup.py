@@ -1,5 +1,5 @@
-"""The quality loop of this deployment: what its settings say of it, what it is offered, and the figures it shows; the
-plan of an experiment, and its guardrails where the operator states none: room for what the catalogue lets expect.
+"""The quality loop as this deployment runs it: what its settings say, which answers it is offered, and the figures that
+it shows. The loop itself is `quality.quality_loop`.
 """
 
 import logging
@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,22 +19,19 @@ from gateway.base.stores.retries import background, retry_until_success
 from gateway.inference.answer import Answer
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
-from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, cold_start_cap, has_idle_time, judging_cap
+from gateway.operations.labels.label_sources import MACHINE_SHARE, cold_start_cap, has_idle_time, judging_cap
 from gateway.telemetry.metrics import Metrics
-from quality.loop import LoopSettings, QualityLoop
 from quality.monitor.worker import MonitorSettings
+from quality.quality_loop import LoopSettings, QualityLoop
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainSettings
-from quality.rollout.experiments import Plan
-from quality.rollout.guardrails import MEASURES, Guardrails, Measure
 from quality.rollout.rollout import RolloutSettings
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import exchange_of, failed_calls
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode
 from tiers.catalog.catalog import Catalog, CatalogInUse
-from tiers.catalog.tier_spec import TierSpec
 from tiers.deltas import CollectedChoice
 from tiers.tier import Tier
 
@@ -159,51 +155,3 @@ async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
             yield loop
         finally:
             await loop.close()
-
-
-# Arm b may come to so many times what is expected of it.
-ROOM = 2.0
-# A request whose cost the tiers' prices are compared by.
-_PROMPT_TOKENS = 1000
-
-
-def plan_experiment(
-    settings: Settings, catalog: Catalog, margins: Mapping[Measure, float | None], **stated: Any
-) -> Plan:
-    """Return the plan with what an operator `stated`: the arms, their share, and when it ends; `margins` as in
-    `with_guardrails`. Raises `ValueError`."""
-    prior, serving = tier_prior(catalog, settings.data_path), objective_of(settings, catalog)
-    return with_guardrails(Plan(tiers=len(catalog.tiers), prior=prior, serving=serving, **stated), catalog, margins)
-
-
-def with_guardrails(plan: Plan, catalog: Catalog, given: Mapping[Measure, float | None]) -> Plan:
-    """Return `plan` with the margins in `given`, where None is no guardrail, and usual ones for other measures.
-
-    Arm b may usually come to twice arm a's cost and times. Where both arms are tiers and the catalogue says that b's is
-    dearer or slower, that is expected: b may come to twice what then follows from the tiers' prices and expected
-    answers, time objectives, and mean latencies. A dearer tier is so watched for more than its price. Raises
-    `ValueError` for a negative or infinite margin.
-    """
-    usual = _usual(plan, catalog)
-    margins = {measure: given[measure] if measure in given else usual[measure] for measure in MEASURES}
-    return msgspec.structs.replace(plan, guardrails=Guardrails(**margins))
-
-
-def _usual(plan: Plan, catalog: Catalog) -> dict[Measure, float | None]:
-    if plan.a.tier is None or plan.b.tier is None:
-        return dict.fromkeys(MEASURES, ROOM - 1)
-    a, b = (_expected(catalog.tier(tier)) for tier in (plan.a.tier, plan.b.tier))
-    return {measure: _margin(a[measure], b[measure]) for measure in MEASURES}
-
-
-def _margin(a: float, b: float) -> float | None:
-    if not a:
-        # What costs nothing has no multiples: only a tier that is free as well is no dearer.
-        return None if b else ROOM - 1
-    return round(ROOM * max(1.0, b / a) - 1, 2)
-
-
-def _expected(tier: TierSpec) -> dict[Measure, float]:
-    price = tier.price
-    cost = price.input_usd_per_million * _PROMPT_TOKENS + price.output_usd_per_million * tier.expected_answer_tokens
-    return {"cost": cost, "ttft": tier.objective.ttft_ms, "e2e": tier.mean_latency_ms}

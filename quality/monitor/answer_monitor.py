@@ -54,7 +54,7 @@ _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 OnAlarm = Callable[[ShiftAlarm | ShareAlarm], Awaitable[None]]
 
 
-class Monitor:
+class AnswerMonitor:
     """Samples finished requests, verifies them with the strongest tier as idle work, and stores what it learns.
 
     The request path calls only `offer`; the rest happens in background tasks that keep their state in the database and

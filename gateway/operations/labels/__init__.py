@@ -1,0 +1,1 @@
+"""Labels: where they come from, and how they get back into serving."""

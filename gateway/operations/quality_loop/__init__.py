@@ -1,1 +1,0 @@
-"""The learning loop of a serving process."""
