@@ -55,24 +55,5 @@ def circles(imports: Imports) -> list[list[str]]:
     return sorted(found)
 
 
-def only_for_a_neighbour(modules: Modules, lines: int) -> list[str]:
-    """Return the modules of fewer than `lines` lines that one module of their own folder imports, and no other."""
-    importers: dict[str, list[str]] = {}
-    for name, imported in modules.imports.items():
-        for one in imported:
-            importers.setdefault(one, []).append(name)
-
-    def is_one(name: str, path: Path) -> bool:
-        by = importers.get(name, [])
-        return (
-            not path.name.startswith("__")
-            and len(by) == 1
-            and modules.files[by[0]].parent == path.parent
-            and len(path.read_text().splitlines()) < lines
-        )
-
-    return sorted(name for name, path in modules.files.items() if is_one(name, path))
-
-
 def _name(path: Path) -> str:
     return ".".join(path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts)
