@@ -191,8 +191,12 @@ def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> 
 
 
 def _changed(data: bytes, **fields: Any) -> bytes:
-    """Return an event with these fields."""
-    return _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | fields)
+    """Return an event with these fields; as it is, if a field that nothing reads is no valid JSON."""
+    try:
+        given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return data
+    return _encode(given | fields)
 
 
 def _kind_of(delta: BlockDelta) -> str:

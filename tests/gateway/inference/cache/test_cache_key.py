@@ -94,7 +94,7 @@ def test_two_keys_without_a_team_share_no_entry_and_no_prefix() -> None:
 
 
 def test_parallel_calls_and_the_choice_of_tools_make_another_key_with_tools_and_without() -> None:
-    tools = {Tooling(tools=()), Tooling(tools=(), parallel=False), Tooling(tools=(), choice="required")}
+    tools = [Tooling(tools=()), Tooling(tools=(), parallel=False), Tooling(tools=(), choice="required")]
     keys = {key(chat(tooling=one)) for one in tools}
     keys |= {key(chat(given=("parallel_tool_calls",))), key(chat(given=("tool_choice",))), key()}
     assert len(keys) == 6

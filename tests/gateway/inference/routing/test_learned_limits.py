@@ -121,7 +121,7 @@ def test_a_limit_leaves_room_beyond_the_thoughts_that_are_asked_for() -> None:
 def test_the_catalogues_usual_limit_and_the_callers_own_come_first() -> None:
     here = served(default_max_tokens=300)
     assert "plain" not in limits(AnswerLengths(), here)
-    assert AnswerLengths().limits(chat(max_tokens=5), here, KNOBS) is None
+    assert limits(AnswerLengths(), here, chat(max_tokens=5)) == {}
     assert AnswerLengths().limits(chat(), here, RoutingKnobs(budget_limit="whole")) is None
 
 

@@ -98,7 +98,7 @@ async def test_tokens_of_a_chat_are_the_answer_by_their_bytes_and_not_by_their_t
     assert all(bytes(one.bytes).decode(errors="replace") == one.token for one in tokens)
     assert any("\ufffd" in one.token for one in tokens), "no token here was part of a character"
     page = Path(__file__).parents[4] / "docs" / "gateway.md"
-    assert "In a chat its `token` has U+FFFD (`\\ufffd`)" in page.read_text()
+    assert "In a chat, its `token` has U+FFFD (`\\ufffd`)" in page.read_text()
 
 
 async def test_a_prompt_of_one_token_has_no_score(aio: RunningGateway) -> None:
