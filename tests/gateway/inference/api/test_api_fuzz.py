@@ -32,7 +32,7 @@ GENERATED = hypothesis_settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-LISTS = ("verifications", "artefacts", "transitions", "retrainings", "rollouts", "experiments", "costs", "batches")
+LISTS = ("verifications", "artefacts", "transitions", "retrainings", "rollouts", "experiments", "report", "batches")
 # Tests that have the limit of one each.
 PARTS = 4
 ODD = st.one_of(st.text(max_size=20), st.integers().map(str), st.floats().map(str))

@@ -55,7 +55,7 @@ def test_a_stream_from_a_server_elsewhere_that_is_left_before_its_usage_is_charg
     aio: ServedProcess,
 ) -> None:
     _, key = new_key(aio, "ada", tokens_per_minute=5000)
-    order(aio, "PUT", "/budgets", {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 0.3})
+    order(aio, "PUT", "/budgets", {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 0.27})
     prompt = "linger" + " word" * WORDS
     body = {"model": "tier-4", "messages": [{"role": "user", "content": prompt}], "stream": True, "max_tokens": 400}
     read = ""
@@ -76,7 +76,7 @@ def test_a_stream_from_a_server_elsewhere_that_is_left_before_its_usage_is_charg
     tiny = {"model": "tier-1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     after = httpx.post(aio.url + CHAT, json=tiny, headers=key)
     assert int(after.headers["x-ratelimit-remaining-tokens"]) == 5000 - (2 * tokens + 4) - 2
-    # What is left bore the prompt alone once more.
+    # What is left bears the prompt alone once more: an answer of 256 tokens is the least that a limit is lowered to.
     refused = httpx.post(aio.url + CHAT, json=body, headers=key)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
 
