@@ -60,7 +60,7 @@ def test_an_empty_installation_says_what_is_missing_on_every_page(installation: 
         checked(page, title)
         expect(headline(page, title)).to_be_visible()
     for title, said in (
-        ("Routing", "No request to try another target on."),
+        ("Routing pays", "Nothing was spent in this period."),
         ("Experiments", "No experiment has been run yet."),
         ("Core", "No knob has been changed yet."),
         ("Keys", "No key has been made yet."),
