@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 MOST_INSTALLED, MOST_RESIDENT = 190_000_000, 175 * 2**20
 PIP = (sys.executable, "-m", "pip")
 SAID = {
-    "README.md": r"pip install \. +# a gateway: (\d+) MB on disk, about (\d+) s of processor time;",
-    "docs/index.md": r"pip install \. +# a gateway: (\d+) MB on disk, about (\d+) s of processor time;",
+    "README.md": r"pip install \. +# the gateway: (\d+) MB on disk, about (\d+) s of processor time",
+    "docs/index.md": r"pip install \. +# the gateway: (\d+) MB on disk, about (\d+) s of processor time",
     "docs/deployment.md": r"pip install aio-gateway +# a gateway before other servers; (\d+) MB on disk,",
 }
 READY = re.compile(r"AIO is ready on (http://\S+)")
