@@ -7,16 +7,16 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows
-from migrations.tables.tenancy import api_keys
 from quality.comparison import observed_routing, routing_worth
 from quality.comparison.observed_routing import ObservedRouting
-from quality.comparison.routing_probes import WorthFound
+from quality.comparison.routing_probes import WorthFound, key_names
 from quality.comparison.session_pairs import SessionVerdict, session_verdicts
 from quality.estimates.costs import CostReport, cost_report, dollars
 from quality.estimates.served import AnswerTimings, StageTime, answer_timings, recorded_stages
@@ -182,23 +182,33 @@ async def routing_report(
     engine: AsyncEngine, served: Served, period: Period, worth: WorthFound, learning: Learning | None
 ) -> RoutingReport:
     """Return the report. Raises the database's errors."""
-    measured, problem = await asyncio.to_thread(_measured, served)
+    measured = await asyncio.to_thread(_measured, served)
     sections = await asyncio.gather(
         _cost(engine, served.catalog, period),
-        _quality(engine, served.catalog, measured, problem),
+        _quality(engine, served.catalog, measured),
         _worth(engine, served, period, worth),
-        _help(engine, served, period.previewed, worth, learning, measured),
+        _help(engine, served, period.previewed, worth, learning, measured.overpriced),
     )
     cost, quality, pays, help_ = sections
     return RoutingReport(since=period.since, until=period.until, cost=cost, quality=quality, worth=pays, help=help_)
 
 
-def _measured(served: Served) -> tuple[AccuracyReport | None, str]:
-    """Return the results of `aio bench tiers` on these tiers, if there are any, and what keeps them from being read."""
+class _Measured(NamedTuple):
+    """The results of `aio bench tiers` on the tiers that serve."""
+
+    report: AccuracyReport | None
+    overpriced: Sequence[TierComparison] = ()
+    """Each dearer tier that does not beat a cheaper one."""
+    problem: str = ""
+    """What keeps the results from being read."""
+
+
+def _measured(served: Served) -> _Measured:
     try:
-        return stored_report(served.data_path, served.catalog), ""
+        report = stored_report(served.data_path, served.catalog)
     except ReportFileError as error:
-        return None, str(error)
+        return _Measured(None, problem=str(error))
+    return _Measured(report, () if report is None else overpriced_tiers(compare_tiers(report, served.catalog)))
 
 
 async def _cost(engine: AsyncEngine, catalog: Catalog, period: Period) -> CostSection:
@@ -235,18 +245,16 @@ def _costs_in_words(costs: CostReport, strongest: int) -> list[str]:
     return [text, f"{alone}: after checks, routing {verb} {dollars(abs(net.saved_usd))}, {abs(net.share):.1%}."]
 
 
-async def _quality(
-    engine: AsyncEngine, catalog: Catalog, measured: AccuracyReport | None, problem: str
-) -> QualitySection:
+async def _quality(engine: AsyncEngine, catalog: Catalog, measured: _Measured) -> QualitySection:
     accepted, strongest = await acceptance(engine), len(catalog.tiers)
     sentences = [_verified_in_words(accepted.overall, strongest)]
     return QualitySection(
-        sentences=[*sentences, problem] if problem else sentences,
+        sentences=[*sentences, measured.problem] if measured.problem else sentences,
         overall=accepted.overall,
         tiers=_tiers(catalog, accepted, measured),
         kinds=await _kinds(engine, accepted),
         calibration=await reliability(engine, strongest),
-        measured_at=None if measured is None else measured.measured_at,
+        measured_at=None if measured.report is None else measured.report.measured_at,
     )
 
 
@@ -259,9 +267,9 @@ def _verified_in_words(overall: KindShare | None, strongest: int) -> str:
     )
 
 
-def _tiers(catalog: Catalog, accepted: Acceptance, measured: AccuracyReport | None) -> list[TierQuality]:
-    by_tier = {} if measured is None else {tier.tier: tier for tier in measured.tiers}
-    flags = {comparison.dearer: comparison for comparison in _overpriced(catalog, measured)}
+def _tiers(catalog: Catalog, accepted: Acceptance, measured: _Measured) -> list[TierQuality]:
+    by_tier = {} if measured.report is None else {tier.tier: tier for tier in measured.report.tiers}
+    flags = {comparison.dearer: comparison for comparison in measured.overpriced}
     rows = []
     for spec in catalog.tiers:
         row = TierQuality(
@@ -286,10 +294,6 @@ def _tiers(catalog: Catalog, accepted: Acceptance, measured: AccuracyReport | No
     return rows
 
 
-def _overpriced(catalog: Catalog, measured: AccuracyReport | None) -> list[TierComparison]:
-    return [] if measured is None else overpriced_tiers(compare_tiers(measured, catalog))
-
-
 async def _kinds(engine: AsyncEngine, accepted: Acceptance) -> list[KindQuality]:
     """Return the kinds with verified answers, by tier below the strongest: all classes, and the applications with the
     most."""
@@ -300,13 +304,6 @@ async def _kinds(engine: AsyncEngine, accepted: Acceptance) -> list[KindQuality]
     shares += [share for share in by_tier if share.kind in shown]
     owners = await key_names(engine, [kind.key_id for kind in shown if kind.key_id is not None])
     return [KindQuality(name=kind_name(share.kind, owners), share=share) for share in shares]
-
-
-async def key_names(engine: AsyncEngine, keys: Sequence[str]) -> dict[str, str]:
-    """Return the names of those of `keys` (ids) that exist."""
-    query = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(keys))
-    async with engine.connect() as connection:
-        return {row.key_id: row.name for row in await connection.execute(query)}
 
 
 async def _worth(engine: AsyncEngine, served: Served, period: Period, worth: WorthFound) -> WorthSection:
@@ -333,7 +330,7 @@ async def _help(
     previewed: float | None,
     worth: WorthFound,
     learning: Learning | None,
-    measured: AccuracyReport | None,
+    overpriced: Sequence[TierComparison],
 ) -> HelpSection:
     missing = FIRST_PROBES if worth.catalogue is None else worth.catalogue.missing
     a_day = await _probes_a_day(engine, served, time.time()) if missing else 0.0
@@ -343,7 +340,7 @@ async def _help(
             *([missing_in_words(missing, a_day, time.time())] if missing else []),
             *_learning_in_words(learning),
             *targets_in_words(targets, len(served.catalog.tiers)),
-            *(_overpriced_in_words(comparison) for comparison in _overpriced(served.catalog, measured)),
+            *map(_overpriced_in_words, overpriced),
         ],
         missing_probes=missing,
         probes_a_day=round(a_day, 3),

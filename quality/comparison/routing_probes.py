@@ -98,11 +98,9 @@ class WorthRecord:
             if self._found is None or self._found[:2] != (asked, newest):
                 probes = [probe for _, probe in sorted(self._probes.items()) if probe is not None]
                 by_key = await asyncio.to_thread(_worth_by_key, probes, asked)
-                names = await _names(self._engine, [key for key in by_key if key is not None])
+                names = await key_names(self._engine, [key for key in by_key if key is not None])
                 keys = [
-                    KeyWorth(
-                        key_id=key, name="requests without a key" if key is None else names.get(key, key), worth=one
-                    )
+                    KeyWorth(key_id=key, name=names.get(key, key) if key else "requests without a key", worth=one)
                     for key, one in by_key.items()
                 ]
                 whole = await asyncio.to_thread(_worth, probes, asked) if probes else None
@@ -208,7 +206,8 @@ def _worth_by_key(probes: Sequence[RoutedProbe], asked: WorthAsked) -> dict[str 
     return {key: _worth(of_key[key], asked) for key in most if len(of_key[key]) >= LEAST_OF_KEY}
 
 
-async def _names(engine: AsyncEngine, keys: Sequence[str]) -> Mapping[str, str]:
+async def key_names(engine: AsyncEngine, keys: Sequence[str]) -> Mapping[str, str]:
+    """Return the names of those of `keys` (ids) that exist."""
     query = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(keys))
     async with engine.connect() as connection:
         return {row.key_id: row.name for row in await connection.execute(query)}

@@ -19,7 +19,7 @@ PRODUCT = ("gateway", "classifier", "tiers", "inference_core", "quality", "migra
 PACKAGES = (*PRODUCT, "benchmarks", "tests")
 RECORDINGS = "tests/recordings"
 MADE_BY_PROGRAMS = ("classifier/artefacts/", "tiers/catalogs/")
-"""Folders of measured or trained files. The catalogues among them are rows; the rest nobody writes by hand."""
+"""Folders whose JSON programs measure or train. It does not count. The catalogues there are TOML, and count."""
 
 KINDS = {
     ".py": "python",

@@ -15,7 +15,7 @@ NAMES = ("lookup", "note")
 TURNS = {"messages", "input", "contents", "system", "instructions", "systemInstruction"}
 FURTHER = {kind.name: kind for kind in KINDS if not any(TURNS & set(given) for given in kind.sent.values()
                                                       if isinstance(given, dict))}  # fmt: skip
-"""Kinds that are added to any conversation: parts of a user's turn, and fields of the body beside the turns."""
+"""Kinds that can be added to any conversation: parts of a user's turn, and body fields other than the turns."""
 # Models that think take no sampling parameters, and no forced call.
 APART = ("effort of thinking", {"temperature", "top_k", "a call that must be made"})
 
