@@ -348,7 +348,8 @@ class KeptReasoning:
             kept = ()
         if not kept and message.is_plain:
             return message
-        return msgspec.structs.replace(message, maker=turn.maker, recalled=kept)
+        # What its client carries of the turn stays where nothing may be kept here.
+        return msgspec.structs.replace(message, maker=turn.maker, recalled=kept or message.recalled)
 
     @property
     def _lifetime(self) -> float:

@@ -46,10 +46,11 @@ def asked_of(tier: str, *, stream: bool) -> Body:
     return private | {"reasoning": {"effort": "low", "summary": "auto"}, "stream": stream}
 
 
+@pytest.mark.parametrize("process", ["this", "another"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tier", ["claude", "gemini"])
-async def test_another_process_gives_the_state_of_a_private_answer_back_to_its_maker(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tier: str, stream: bool
+async def test_every_process_gives_the_state_of_a_private_answer_back_to_its_maker(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tier: str, stream: bool, process: str
 ) -> None:
     asked = asked_of(tier, stream=stream)
     items = await items_of(recorded, asked)
@@ -57,8 +58,9 @@ async def test_another_process_gives_the_state_of_a_private_answer_back_to_its_m
     assert items[-1]["type"] == "reasoning"
     assert items[-1]["summary"] == []
     assert [item["type"] for item in items].count("function_call") > 0
-    monkeypatch.setattr(MAKERS, "_makers", {})
-    monkeypatch.setattr(KeptReasoning, "_with_kept", lambda kept, message, *_: message)
+    if process == "another":
+        monkeypatch.setattr(MAKERS, "_makers", {})
+        monkeypatch.setattr(KeptReasoning, "_with_kept", lambda kept, message, *_: message)
     await items_of(recorded, next_step(asked, items))
     if tier == "gemini":
         assert recorded.got["contents"][1] == {"role": "model", "parts": [SIGNED_CALL]}
