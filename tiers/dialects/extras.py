@@ -275,14 +275,16 @@ def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
 
 def billed_extras(spec: TierSpec, request: GenerationRequest, usage: Usage, calls: int) -> ExtraCosts:
     """Return what the extras of an answer cost: those that `usage` reports, and those that were asked for and that the
-    server need not report."""
+    server need not report. A provider runs no tool that a request did not name, so a count of one costs nothing."""
     told = usage.extras
     asked = asked_extras(spec, request)
     if told and spec.remote is not None:
         rows = {name: row for row in reversed(_rows_of(server_of(spec.remote, spec.provider), spec.model_name))
                 for name in row.counted}  # fmt: skip
         known = {name for one in asked for name in one.extra.counted}
-        unasked = dict.fromkeys(row for name, row in rows.items() if name in told and name not in known)
+        unasked = dict.fromkeys(
+            row for name, row in rows.items() if name in told and name not in known and row.field not in _LISTS
+        )
         asked += [Asked(row, row.field, None, _usd(spec, row)) for row in unasked]
     usd, factor, notes = 0.0, 1.0, []
     for row, price in {one.extra: one.usd for one in asked}.items():

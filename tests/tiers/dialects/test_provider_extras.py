@@ -89,6 +89,12 @@ def test_multipliers_stack_and_uses_come_on_top() -> None:
     assert (most.factor, most.usd, most.reads) == (pytest.approx(6.6), pytest.approx(0.04), 4)
 
 
+def test_a_count_of_a_tool_that_the_request_did_not_name_costs_nothing() -> None:
+    searched = Usage(extras={"web_search_requests": 2})
+    assert billed_extras(spec(), request(), searched, 1).usd == 0.0
+    assert billed_extras(spec(), request({"tools": [SEARCH]}), searched, 1).usd == pytest.approx(0.02)
+
+
 @pytest.mark.parametrize("bound", [None, -1, True, 0.5, "many"])
 def test_a_tool_without_a_bound_gets_one_where_a_budget_holds(bound: Any) -> None:
     asked = request({"tools": [SEARCH | {"max_uses": bound}, {"type": "function", "name": "f"}]})
