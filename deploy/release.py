@@ -22,7 +22,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from tests.gateway.upstream import running_upstream
+from tests.support.upstream import running_upstream
 
 ROOT = Path(__file__).parents[1]
 SUMS = "SHA256SUMS"

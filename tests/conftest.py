@@ -12,7 +12,7 @@ Six fixtures act on every test unasked:
 - `_patient_redis`: and an answer of Redis.
 - `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
 
-Fixtures of database servers are in `tests.database_servers`.
+Fixtures of database servers are in `tests.support.database`.
 """
 
 import gc
@@ -30,7 +30,8 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from tests.database_servers import (  # noqa: F401 - fixtures
+from tests.support.clock import clock  # noqa: F401 - a fixture
+from tests.support.database import (  # noqa: F401 - fixtures
     any_engine,
     database_url,
     engine,

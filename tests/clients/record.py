@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from tests.clients import test_tool_loops as loops
 from tests.clients.recorded_request import kept_form
 from tests.clients.recording_upstream import recording_upstream
-from tests.gateway.served_process import served
 from tests.http_server import QuietHandler, serving
+from tests.support.served import served
 
 Kept = tuple[str, dict[str, str], bytes]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from tests.loop_thread import on_a_thread
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 FINAL = "The sum is 10."
 # What clients ask besides, such as a title of the conversation.

@@ -11,7 +11,7 @@ from tests.clients.agents import AUTO, run_ai_sdk, run_aider, run_claude_code, r
 from tests.clients.recording_upstream import FINAL, Script, ScriptedCall
 from tests.clients.test_tool_loops import edits_of, number_is
 from tests.clients.two_makers import CHAT, MESSAGES, TwoMakers, two_makers
-from tests.gateway.served_process import served
+from tests.support.served import served
 
 pytestmark = pytest.mark.clients
 

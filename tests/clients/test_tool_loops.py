@@ -31,7 +31,7 @@ from tests.clients.recording_upstream import (
     call_id,
     recording_upstream,
 )
-from tests.gateway.served_process import served
+from tests.support.served import served
 
 pytestmark = pytest.mark.clients
 

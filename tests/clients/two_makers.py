@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tests.clients.recording_upstream import ASIDE, Script
 from tests.loop_thread import on_a_thread
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.strict_servers import of_anthropic
 
 Body = dict[str, Any]

@@ -21,7 +21,7 @@ import pytest
 
 from gateway import __version__
 from tests.deploy.files import ROOT
-from tests.gateway.upstream import running_upstream
+from tests.support.upstream import running_upstream
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 

@@ -13,10 +13,10 @@ from litestar import Litestar
 from gateway.app import create_app
 from gateway.base.settings import Settings
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEYS
-from tests.gateway.running_gateway import scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
+from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEYS
+from tests.support.app import scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
 
 Headers = list[tuple[bytes, bytes]]
 ADMIN: Headers = [(name.encode(), value.encode()) for name, value in ADMIN_HEADERS.items()]

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 Handler = Callable[[Call], Coroutine[Any, Any, None]]
 

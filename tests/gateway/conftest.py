@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.upstream import Upstream, running_upstream
 
 
 @pytest.fixture

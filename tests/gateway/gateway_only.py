@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inference_core.extras import MODULES
-from tests.gateway.served_process import run_at_start
+from tests.support.served import run_at_start
 
 OPTIONAL = [name for names in MODULES.values() for name in names]
 

@@ -14,7 +14,7 @@ from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.gateway.served_process import served
+from tests.support.served import served
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migrations")

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 # Tier 1 is at home, 2 and 3 elsewhere; 3 has two replicas that hedge.
 CATALOG = """

@@ -14,7 +14,7 @@ from gateway.planning.scaling.target_server import _exposition
 from gateway.runtime.engines.engine_child import EngineProblem
 from gateway.runtime.engines.engine_process import load_ollama_model
 from gateway.tenancy.users.identity_provider import SignInError, _json
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, lines_of
 from tiers.remote.http_transport import HttpTransport
 

@@ -32,8 +32,8 @@ from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.runtime.cores import engine
 from gateway.telemetry import families
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 from tiers.local.local_tier import CoreWatch
 
 ROOT = f"{Path(__file__).parents[2]}/"

@@ -34,22 +34,10 @@ from inference_core.step_plan import (
     StepPlan,
     StepResult,
 )
+from tests.support.clock import Clock
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 RECORD_BYTES = 16
-
-
-class VirtualClock:
-    """A clock that stands still until it is advanced. Call it for the time in seconds."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
 
 
 class HashAdapterBank(AdapterBank):
@@ -110,7 +98,7 @@ class HashModelRunner(ModelRunner):
         vocab_size: int = 1000,
         max_context: int = 4096,
         eos_probability: float = 0.0,
-        clock: VirtualClock | None = None,
+        clock: Clock | None = None,
         seconds_per_step: float = 0.0,
         seconds_per_token: float = 0.0,
         seconds_per_swap: float = 0.0,
@@ -456,7 +444,7 @@ def hash_core(
     slabs: int = 64,
     slab_bytes: int = 4096,
     knobs: Knobs | LiveKnobs | None = None,
-    clock: VirtualClock | None = None,
+    clock: Clock | None = None,
     seconds_per_step: float = 0.0,
     eos_probability: float = 0.0,
     max_context: int = 4096,

@@ -29,8 +29,8 @@ from quality.store.database import (
     require_schema,
 )
 from quality.store.drivers import DatabaseUrlError
-from tests.database_servers import migrated
 from tests.snapshots.interfaces import schema_lines
+from tests.support.database import migrated
 
 pytestmark = pytest.mark.processes
 

@@ -15,13 +15,13 @@ import httpx
 
 from gateway.base.settings import Settings
 from gateway.inference.kept_reasoning import KeptReasoning
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
 from tests.recordings.caller_answers import read_answer
 from tests.recordings.recording import WIDTH, Json, Recording, merged, pretty
 from tests.recordings.server_answers import content_of, dialect_of, is_streamed
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.build import ReloadableTier, build_remote
 from tiers.remote.refusals import REFUSALS
 

@@ -16,10 +16,10 @@ from gateway.base.settings import Settings
 from gateway.planning.scaling.target_server import target_exposition
 from gateway.telemetry.gpus import Gpus
 from quality.store.database import migrate, open_database
-from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.snapshots.interfaces import OpenApiLines, command_lines, metric_lines, schema_lines, settings_lines
 from tests.snapshots.pages import api_page, commands_page, extras_page, knobs_page, metrics_page, settings_page
+from tests.support.app import laptop_hash_core, running_gateway
 
 Compare = Callable[[str, Iterable[str]], None]
 ComparePage = Callable[[str, str], None]

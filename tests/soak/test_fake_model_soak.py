@@ -10,7 +10,8 @@ from inference_core.engine.core import Core
 from inference_core.engine.sequence import choice_seed
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.step_plan import StepPlan, StepResult
-from tests.inference_core.hash_model import HashModelRunner, VirtualClock
+from tests.inference_core.hash_model import HashModelRunner
+from tests.support.clock import Clock
 
 REQUESTS = 20_000
 WARM_UP = 5_000
@@ -39,7 +40,7 @@ class Soak:
     """A core under traffic, with every answer checked against one computed without batch, blocks or cache."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
+        self.clock = Clock()
         memory = bytearray(SLABS * SLAB_BYTES)
         self.runners = {
             name: CountingRunner(

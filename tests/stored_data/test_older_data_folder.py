@@ -17,7 +17,7 @@ from classifier.registry.artefact import load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.inference.replica_knobs import ReplicaKnobs
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.tier_world import remote_spec
 from tiers.replicas.replica_set import ReplicaSet
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.left_by_cycles import left_by_cycles
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.test_remote import hello
 from tests.tiers.replicas.test_replica_set import babble, break_off, broken, busy, end_at_once, reset, wrong_request
 from tests.tiers.tier_world import chat, remote_spec

@@ -14,7 +14,7 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.examples import examples
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.test_tier_contract import hash_core
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PolicySpec, SelfConsistencySpec

@@ -18,7 +18,7 @@ from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.inference_core.hash_model import HashModelRunner
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     EVENT_STREAM,
     anthropic_start,

@@ -11,7 +11,7 @@ from benchmarks.gateway.proxy import bench_proxy, require_answer
 from benchmarks.gateway.target import Target, TargetError
 from benchmarks.gateway.upstream import running_upstream
 from tests.ports import held_port
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 
 async def test_every_load_has_a_row_for_every_target_and_failures_are_counted() -> None:

@@ -20,8 +20,8 @@ from benchmarks.gateway.soak.upstream import soak_upstream
 from benchmarks.gateway.upstream import running_upstream
 from benchmarks.report.page import parts_of
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
+from tests.support.app import running_gateway
 
 HERE = look(os.getpid(), Path(__file__).parent)
 KEY = "soak-key-5d41402abc4b2a76b9719d911017c592"

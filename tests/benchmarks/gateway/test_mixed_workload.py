@@ -10,7 +10,7 @@ from benchmarks.__main__ import main
 from benchmarks.gateway.mixed_workload import MixError, counts_of, mixed_workload
 from gateway.inference.router import RoutingService
 from gateway.operations.cli import main as aio_main
-from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 
 

@@ -25,9 +25,9 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge, Word
 from quality.judges.panel import rule_based_judges
 from quality.judges.rules import ExactJudge
-from tests.database_servers import migrated
-from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
+from tests.support.database import migrated
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.remote.remote_tier import RemoteTier
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.loop_thread import on_a_thread
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.scripted_refusals import refusal
 
 PAUSE = "pause"

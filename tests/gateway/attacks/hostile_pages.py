@@ -18,11 +18,10 @@ from litestar.datastructures import State
 
 from gateway.base.settings import Settings
 from gateway.http import whole_app
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import running_upstream
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 # As they stand in a URL, a form or a header.
 VALUES = (

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.loop_thread import on_a_thread
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 TIMEOUT_SECONDS = 1.0
 MASKED = "only this is left"

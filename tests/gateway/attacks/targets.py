@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.gateway import private_forms
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks import url_forms
 from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
 from tests.gateway.attacks.exchange import Answer, Client
@@ -22,10 +21,11 @@ from tests.gateway.attacks.mortal_cores import MortalCores, mortal_cores
 from tests.gateway.attacks.odd_guardrail import TIMEOUT_SECONDS, odd_guardrail
 from tests.gateway.attacks.upstream_echoes import KEY
 from tests.gateway.openid_answers import Provider, running_provider
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
 from tests.process_tree import family
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import write_remote_catalog
 from tests.tiers.remote.recording_proxy import RecordingProxy, recording_proxy
 
 IN_PROCESS = Path(__file__).parent / "in_process"
@@ -398,7 +398,7 @@ class Targets:
 @contextmanager
 def _servers() -> Iterator[dict[str, Any]]:
     """A PostgreSQL and a Redis of their own, by name."""
-    from tests.database_servers import PostgresServer, RedisServer, postgres_binaries
+    from tests.support.database import PostgresServer, RedisServer, postgres_binaries
 
     binaries = postgres_binaries()
     if binaries is None:

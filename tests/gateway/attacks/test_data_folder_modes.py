@@ -7,9 +7,8 @@ import httpx
 import pytest
 
 from gateway.base.stores.data_folder import private_data_folder
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import running_upstream
+from tests.support.served import served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 KEPT_FILES = {"aio.sqlite3", "routing_knobs.json", "keys_required"}
 

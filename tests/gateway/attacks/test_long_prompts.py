@@ -15,10 +15,9 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.inference.api.json_bounds import MAX_CONTAINERS
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -12,7 +12,7 @@ from gateway.base.settings import Settings
 from gateway.operations.worker_answers import WITH_PRIVATE, worker_answers
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 APP, ADMIN = make_key().key, make_key().key
 PRIVATE = {

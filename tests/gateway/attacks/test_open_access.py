@@ -15,12 +15,11 @@ from gateway.operations.setup.stored_keys import has_answer_keys
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
-from tests.database_servers import migrated
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
-from tests.gateway.served_process import served, started
-from tests.gateway.upstream import Upstream
 from tests.ports import held_port
+from tests.support.app import running_gateway
+from tests.support.database import migrated
+from tests.support.served import served, started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 HELLO = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
 CHAT = "/v1/chat/completions"

@@ -17,13 +17,12 @@ import pytest
 from gateway.tenancy.changes import Order
 from gateway.tenancy.users.users import UserOrder, add_user
 from quality.store.database import open_database
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.hostile_pages import failures, status_of
 from tests.gateway.attacks.test_hostile_clients import resident_bytes
 from tests.gateway.operations.dashboard.browsing import PASSWORD, forms_of
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import running_upstream
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 TRUSTED, DIRECT = {"AIO_TRUSTED_PROXIES": "localhost, 10.9.0.0/16"}, {"AIO_TRUSTED_PROXIES": ""}

@@ -10,7 +10,7 @@ from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import make_key
 from migrations.tables.tenancy import dashboard_sessions
 from tests.gateway.operations.dashboard.browsing import browser, look_again, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 PAGE = "/admin/requests"
 

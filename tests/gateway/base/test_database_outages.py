@@ -19,9 +19,9 @@ from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.retries import background
 from gateway.telemetry.error_reports import ErrorReports
 from quality.store.database import checkpoint, migrate, open_database
-from tests.database_servers import migrated
 from tests.polling import eventually
 from tests.ports import held_port
+from tests.support.database import migrated
 
 log = logging.getLogger("tests.outages")
 

@@ -17,7 +17,7 @@ from gateway.base.configuration import (
 )
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
-from tests.gateway.remote_catalog import write_remote_catalog
+from tests.support.upstream import write_remote_catalog
 from tiers.catalog.replica_spec import server_key
 from tiers.errors import CatalogError
 

@@ -13,8 +13,8 @@ from gateway.batches.batch_book import BatchBook, LineAnswer, LineBook
 from gateway.batches.file_store import Owner
 from gateway.batches.job_queue import BatchJob, DatabaseQueue, JobQueue
 from gateway.batches.redis_queue import RedisQueue
-from tests.database_servers import RedisServer, migrated
 from tests.polling import eventually
+from tests.support.database import RedisServer, migrated
 
 # Of leases that shall expire while a test waits for that; others outlast every test.
 SHORT, LONG = 0.05, 600.0

@@ -25,8 +25,8 @@ from tests.gateway.batches.batching import (
     until_answered,
     uploaded,
 )
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.scripted_tier import ScriptedTier
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

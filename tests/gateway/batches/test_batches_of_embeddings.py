@@ -16,8 +16,8 @@ from gateway.inference.embedding.embedder import CoreEmbedder
 from inference_core.errors import CoreLostError
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.inference_core.hash_model import hash_core
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import TierLostError
 from tiers.tier import UsageMeter

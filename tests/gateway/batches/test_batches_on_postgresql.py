@@ -7,7 +7,7 @@ from openai import NotFoundError
 
 from gateway.base.settings import Settings
 from tests.gateway.batches.batching import ended, made, outcome, request_line
-from tests.gateway.running_gateway import running_gateway
+from tests.support.app import running_gateway
 
 
 async def test_batches_are_answered_refused_and_cancelled(tmp_path: Path, postgres_url: str) -> None:

@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from gateway.batches.redis_queue import RedisQueue
-from tests.database_servers import RedisServer
 from tests.gateway.batches.batching import made, outcome, request_line, until_answered
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import RedisServer
 
 
 @pytest_asyncio.fixture

@@ -24,11 +24,10 @@ from tests.gateway.batches import batching
 from tests.gateway.batches.batching import ENDED, outcome, request_line
 from tests.gateway.batches.deadly_core import DEADLY_TOKENS, KeptCore
 from tests.gateway.batches.queue_bench import Bench
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import eventually, until
+from tests.support.app import running_gateway
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
 from tiers.errors import TierLostError, TierUnavailableError
 
 pytestmark = pytest.mark.processes

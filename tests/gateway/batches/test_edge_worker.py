@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.batches.job_queue import BatchJob, QueueUnavailableError
-from tests.database_servers import RedisServer
 from tests.gateway.batches.queue_bench import LONG, SHORT, Bench, bench
 from tests.polling import eventually
+from tests.support.database import RedisServer
 
 pytestmark = pytest.mark.processes
 

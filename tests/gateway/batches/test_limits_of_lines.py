@@ -13,8 +13,8 @@ from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.batches.line_worker import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.batches.batching import made, outcome, request_line
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.processes
 

@@ -7,8 +7,8 @@ from sqlalchemy import select
 from gateway.base.settings import Settings
 from migrations.tables.columns import metadata
 from tests.gateway.batches.batching import lines_of, made, outcome, request_line
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 
 SECRET = "canary-4711"
 

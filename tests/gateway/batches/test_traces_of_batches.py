@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from gateway.base.settings import Settings
 from gateway.telemetry import traces
 from tests.gateway.batches.batching import made, outcome, request_line
-from tests.gateway.running_gateway import running_gateway
+from tests.support.app import running_gateway
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"

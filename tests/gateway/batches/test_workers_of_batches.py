@@ -13,10 +13,9 @@ import openai
 import pytest
 
 from tests.gateway.batches.batching import ENDED, request_line
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served, started
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import ServedProcess, served, started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.slow
 LINES = 40

@@ -8,7 +8,7 @@ import httpx
 from websockets.asyncio.client import connect
 
 from tests.gateway.bills.row import Answered, Body, Row, Server, words
-from tests.tiers.remote.loopback_server import Call, Handler
+from tests.support.upstream import Call, Handler
 
 _ASKED = [{"role": "user", "content": words(1000)}]
 PROMPT, _HIDDEN, _SHOWN = 1000, 3895, 105

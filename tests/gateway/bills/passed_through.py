@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 
 from tests.gateway.bills.row import Answered, Row, Server, json_answer
+from tests.support.upstream import Call, Handler
 from tests.tiers.audio import samples
-from tests.tiers.remote.loopback_server import Call, Handler
 
 _OPENAI_PRICES = "https://platform.openai.com/docs/pricing"
 _GROQ_PRICES = "https://groq.com/pricing"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.tiers.remote.loopback_server import Call, Handler
+from tests.support.upstream import Call, Handler
 
 Body = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import httpx
 
 from gateway.base.settings import Settings
-from tests.gateway.administrator import bearer
 from tests.gateway.bills.row import Answered, Row
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 WITHIN = 1.05
 """The most that a bill may differ from the published one, either way."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.edge.body_coding import CODINGS, PIECE_BYTES, DecodedBody
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]

@@ -16,8 +16,8 @@ from gateway.edge.client_paths import ServedPath, served_path
 from gateway.tenancy import guard
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.edge.raw_http import exchanged, head
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

@@ -15,12 +15,11 @@ from websockets.exceptions import InvalidStatus
 from gateway.base.settings import Settings
 from gateway.edge.proxies import host_is_allowed
 from gateway.http import whole_app
-from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.processes.left_behind import left_behind
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import running_upstream
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.edge import openapi as operations
-from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.shared_app import forget_whole_app
+from tests.support.app import RunningGateway
+from tests.support.shared_app import forget_whole_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

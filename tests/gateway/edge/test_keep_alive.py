@@ -7,8 +7,8 @@ import pytest
 
 from gateway.base.settings import Settings
 from tests.gateway.inference.api.test_disconnects import post
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
+from tests.support.app import running_gateway
 from tiers.errors import TierError, TierUnavailableError
 
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -10,8 +10,8 @@ import pytest
 from gateway.inference.api import completions, json_bounds, parsing
 from gateway.inference.api.messages import messages
 from gateway.inference.api.responses import exchange
-from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

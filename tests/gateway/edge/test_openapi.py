@@ -14,8 +14,8 @@ from inference_core.io import background_tasks
 from inference_core.io.background_tasks import repeated
 from migrations.tables.requests import requests
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 from tiers.tier import TierLoad
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

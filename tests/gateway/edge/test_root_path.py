@@ -14,12 +14,11 @@ from gateway.edge.asgi import UnderRoot
 from gateway.edge.proxies import TrustedProxies, root_path
 from gateway.operations.dashboard.html.rendering import below
 from gateway.processes.server import run_server
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.edge.nginx import nginx
 from tests.gateway.operations.dashboard.browsing import forms_of
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import running_upstream
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 _LINK = re.compile(r"""\s(?:href|src|action|formaction|data-events)=["']([^"']*)["']""")
 TOLD = "proxy_set_header X-Forwarded-Prefix /team/ai;"

@@ -16,8 +16,8 @@ from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_channels import channels_of
 from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers import server_words
 from tiers.catalog.load import load_catalog

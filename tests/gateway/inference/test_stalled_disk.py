@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from quality.ledger.ledger import Ledger
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway, running_gateway
 
 BODY = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello there"}]}
 

@@ -9,8 +9,8 @@ from gateway.base.settings import Settings
 from gateway.operations.labels.loop_setup import quality_loop
 from quality.monitor.answer_monitor import AnswerMonitor
 from quality.quality_loop import QualityLoop
-from tests.database_servers import migrated
-from tests.gateway.running_gateway import scripted_tiers
+from tests.support.app import scripted_tiers
+from tests.support.database import migrated
 from tiers.catalog.catalog import Catalog, CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.tier import Tier

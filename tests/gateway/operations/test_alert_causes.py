@@ -30,14 +30,14 @@ from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import routing_worth
 from quality.store.database import open_database
 from quality.store.queries import RefusalCount, RefusalKind, add_refused
-from tests.database_servers import migrated
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, SmtpServer, make_certificate, smtp_server
 from tests.quality.comparison.test_routing_worth import probes
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_KEY
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import migrated
+from tests.support.upstream import Call, LoopbackServer
 
 DAY = 86_400.0
 HELLO = [{"role": "user", "content": "hello"}]

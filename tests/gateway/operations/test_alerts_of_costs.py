@@ -14,8 +14,8 @@ from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.alerts import keep_looking
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 
 async def test_a_key_dearer_than_its_own_week_is_an_event_with_its_numbers(

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from benchmarks.gateway.upstream import proxied_catalogue
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.served_process import ServedProcess, served
 from tests.http_server import Reply, answering
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Call, LoopbackServer
 
 pytestmark = pytest.mark.processes
 

@@ -20,9 +20,9 @@ from migrations.tables.requests import requests
 from quality.records.record import Record
 from quality.store.queries import insert_records
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.quality.loop_world import record
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KNOBS = "/v1/admin/knobs/routing"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gateway.in_process_cli import aio
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 
 def test_the_sources_mix_costs_what_they_say() -> None:

@@ -11,8 +11,8 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
 from tests.polling import until
+from tests.support.served import ENDED_SECONDS, ServedProcess, served, started
 
 pytestmark = pytest.mark.processes
 

@@ -20,13 +20,13 @@ from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.operations.running_loop import running_loop
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 from tests.quality.judges.test_judges import better_of
 from tests.quality.judges.test_real_pairs import row as pair_row
 from tests.quality.judges.test_real_pairs import store as store_pairs
 from tests.quality.judges.test_self_calibration import GOOD, knowing, made
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
+from tests.support.app import running_gateway
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.tier import GenerationRequest, Tier

@@ -13,8 +13,8 @@ from gateway.base.settings import Settings
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from quality.quality_loop import QualityLoop
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.scripted_tier import ScriptedTier
 from tiers.tier import Delta, GenerationRequest
 
 pytestmark = pytest.mark.processes
@@ -85,7 +85,7 @@ async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_unt
 
     models = ("smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16")
     tiers = [AddingTier(number, model=model) for number, model in enumerate(models, start=1)]
-    monkeypatch.setattr("tests.gateway.running_gateway.scripted_tiers", lambda: tiers)
+    monkeypatch.setattr("tests.support.app.scripted_tiers", lambda: tiers)
     monkeypatch.setattr(QualityLoop, "on_alarm", only_labels)
     # Labels are taken in where the test says so; else the first ones would move later sums to tier 2 at any time.
     given = msgspec.structs.replace(

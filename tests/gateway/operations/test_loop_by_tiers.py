@@ -15,10 +15,10 @@ from classifier.model.outcome_model import SCHEMA_VERSION
 from gateway.base.settings import Settings
 from gateway.tenancy import guard
 from quality.quality_loop import QualityLoop
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 pytestmark = pytest.mark.processes
 

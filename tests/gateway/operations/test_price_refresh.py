@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog import price_list
 from tiers.catalog.pricing import request_cost_usd
 

@@ -14,9 +14,9 @@ from gateway.tenancy.keys.key_secrets import ApiKeys
 from migrations.tables.audit import audit_events
 from migrations.tables.requests import requests
 from quality.records.record import Record
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

@@ -28,14 +28,14 @@ from quality.monitor.detectors import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.queries import insert_records
 from quality.verification.judging import OpinionsGiven
-from tests.database_servers import migrated
 from tests.gateway.operations.running_loop import made_loop, running_loop
-from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tests.quality.judges.test_self_calibration import knowing
 from tests.quality.loop_world import ScriptedTier as KnowingTier
 from tests.quality.loop_world import record, rows, store_request
 from tests.quality.store.records import make_record
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway, scripted_tiers
+from tests.support.database import migrated
+from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.load import load_catalog
 from tiers.tier import Tier
 

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEY
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, Handler, LoopbackServer
+from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEY
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, Handler, LoopbackServer, write_remote_catalog
 
 ENTRY = """
 [[embeddings]]

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from quality.records.record import Record
-from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, Servers, broken, chained_tiers
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway
 from tiers.catalog.pricing import request_cost_usd
 
 RULE = """

@@ -16,9 +16,9 @@ from gateway.operations.cli.quality.report import report as report_command
 from gateway.operations.labels import loop_setup
 from quality.verification.sampling import SamplingSettings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 from tiers.catalog.catalog import Catalog
 from tiers.errors import TierError
 from tiers.tier import Usage

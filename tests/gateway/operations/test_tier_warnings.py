@@ -13,8 +13,8 @@ from gateway.base.settings import Settings
 from gateway.runtime.cores.engine import Engine
 from quality.evaluation.tier_accuracy import REPORT_FILE
 from tests.gateway.in_process_cli import aio
-from tests.gateway.running_gateway import running_gateway
 from tests.quality.evaluation.knowing_tier import KnowingTier
+from tests.support.app import running_gateway
 
 SEED, PER_LEVEL = 5, 3
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

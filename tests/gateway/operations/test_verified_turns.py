@@ -17,11 +17,11 @@ from migrations.tables.quality import tool_definitions, training_rows, verificat
 from quality.monitor.answer_monitor import AnswerMonitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
 from quality.verification.training_rows import EncodedPrompt
-from tests.gateway.administrator import bearer
 from tests.gateway.operations.dashboard.browsing import with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CATALOG = """

@@ -23,7 +23,7 @@ from gateway.planning.backtests.backtest import Backtest, gain_over_shuffled, sa
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.gateway.in_process_cli import aio
-from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 
 

@@ -16,7 +16,8 @@ from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import start_knobs
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
-from tests.inference_core.hash_model import HashModelRunner, VirtualClock
+from tests.inference_core.hash_model import HashModelRunner
+from tests.support.clock import Clock
 from tiers.catalog.core_spec import core_spec
 from tiers.catalog.load import load_catalog
 
@@ -31,7 +32,7 @@ class MeasuredRunner(HashModelRunner):
 
     most_drafts = 0
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(MODEL, bytearray(1), SLAB_BYTES, max_context=4096, clock=clock)
         self.virtual_clock = clock
 
@@ -68,7 +69,7 @@ def served(
     """Serve `requests`, every eighth with a prompt of about 1,000 tokens and the others streams with short prompts:
     from so many `callers`, each with one at a time, or at random times at `rate` per second. `gap_ms`: the
     objective for the time between tokens, if it is not the profile's."""
-    clock, draw = VirtualClock(1.0), Random(1)
+    clock, draw = Clock(1.0), Random(1)
     core = Core({MODEL: MeasuredRunner(clock)}, arena_bytes=SLAB_BYTES * 4096, slab_bytes=SLAB_BYTES, knobs=START,
                 clock=clock, seed=0)  # fmt: skip
     core.set_knobs(PROFILES[profile].core_changes(START))

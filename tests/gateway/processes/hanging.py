@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.served_process import ServedProcess
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.served import ServedProcess
 
 ANSWERED_SECONDS = 60.0
 """Far above the documented limits, for a busy machine, and below what callers here would wait without them."""

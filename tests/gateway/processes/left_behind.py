@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 
 def left_behind(aio: ServedProcess) -> dict[str, Any]:

@@ -9,9 +9,8 @@ import pytest
 from gateway.edge.proxies import authority_of, host_is_allowed, is_reachable_from_elsewhere, listens_here_alone
 from gateway.processes.announcement import ServerStartError, url_of, worker_text
 from gateway.processes.start_checks import bound_sockets, cannot_listen
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import started
-from tests.gateway.upstream import running_upstream
+from tests.support.served import started
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 
 def has_ipv6() -> bool:

@@ -13,9 +13,8 @@ import httpx
 import pytest
 
 from gateway.base.derived_settings import complete_user
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import READY
-from tests.gateway.upstream import running_upstream
+from tests.support.served import READY
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 NUMBER = 1_000_660_000

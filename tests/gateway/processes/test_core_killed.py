@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.gateway.processes.test_workers import until, workers
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 pytestmark = pytest.mark.processes
 

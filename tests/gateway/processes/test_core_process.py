@@ -17,10 +17,10 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.unix_socket import ChildCoreClient
 from tests.gateway.device_catalog import write_catalog
-from tests.gateway.served_process import ENDED_SECONDS, READY, UNCACHED, ServedProcess, served, started
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.polling import until
 from tests.process_tree import children, command, lives
+from tests.support.served import ENDED_SECONDS, READY, UNCACHED, ServedProcess, served, started
 from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.load import load_catalog
 

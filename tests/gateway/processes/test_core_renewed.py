@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.core.random_adapter import write_random_adapter
 from tests.gateway.processes.test_core_killed import core_of
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
 from tests.polling import until
+from tests.support.served import UNCACHED, ServedProcess, served
 
 pytestmark = pytest.mark.processes
 OLD_STAYS = "not replaced, the old one goes on"

@@ -12,10 +12,9 @@ import pytest
 
 from quality.store.database import head_revision
 from tests.gateway.processes.test_refused_starts import refusal
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import Upstream
 from tests.ports import held_port
+from tests.support.served import served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -14,10 +14,9 @@ from sqlalchemy import select
 
 from migrations.tables.requests import requests
 from quality.store.database import open_database
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

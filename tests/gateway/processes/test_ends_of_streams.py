@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.support.served import ENDED_SECONDS, ServedProcess, served
+from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

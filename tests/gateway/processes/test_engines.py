@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from tests.gateway.runtime.engines.scripted_engine import ScriptedEngine
-from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import ENDED_SECONDS, ServedProcess, served
+from tests.support.upstream import Upstream
 
 pytestmark = pytest.mark.processes
 

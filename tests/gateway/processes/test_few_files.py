@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 from gateway.processes.event_loop import ENOUGH_FILES, PacedServer, room_for_connections
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import READY, run_at_start, started
-from tests.gateway.upstream import Upstream
 from tests.polling import eventually
+from tests.support.served import READY, run_at_start, started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 FILES = 40
 

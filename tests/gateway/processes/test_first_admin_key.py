@@ -17,12 +17,11 @@ from gateway.tenancy.keys.key_commands import KeyTerms, create_first_admin_key, 
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
-from tests.database_servers import PostgresServer, migrated
-from tests.gateway.administrator import ADMIN_HEADERS, bearer
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ENDED_SECONDS, READY, started
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.administrator import ADMIN_HEADERS, bearer
+from tests.support.database import PostgresServer, migrated
+from tests.support.served import ENDED_SECONDS, READY, started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -19,12 +19,12 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
 from quality.judges.pairwise import Word
-from tests.gateway.administrator import Administrator
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
-from tests.gateway.served_process import READY, started
 from tests.polling import until
 from tests.quality.judges.test_judges import better_of
 from tests.quality.judges.test_self_calibration import GOOD
+from tests.support.administrator import Administrator
+from tests.support.served import READY, started
 
 pytestmark = pytest.mark.processes
 

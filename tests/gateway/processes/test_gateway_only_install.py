@@ -11,10 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway.gateway_only import without_extras
 from tests.gateway.operations.dashboard.real_traffic import WATCHED
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import running_upstream
 from tests.polling import until
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -13,10 +13,9 @@ import pytest
 from quality.store.drivers import STALL_SECONDS
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, database_requests, probes
 from tests.gateway.processes.test_dependency_faults import stored
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ENDED_SECONDS, served
-from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
+from tests.support.served import ENDED_SECONDS, served
+from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

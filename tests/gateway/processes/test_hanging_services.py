@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.database_servers import RedisServer
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, probes
-from tests.gateway.remote_catalog import TIER, write_remote_catalog
-from tests.gateway.served_process import ENDED_SECONDS, served
-from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
+from tests.support.database import RedisServer
+from tests.support.served import ENDED_SECONDS, served
+from tests.support.upstream import TIER, Upstream, running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.gateway.administrator import bearer
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
+from tests.support.administrator import bearer
+from tests.support.served import served
+from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

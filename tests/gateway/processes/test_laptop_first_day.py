@@ -13,11 +13,11 @@ from gateway.operations.labels.label_sources import MACHINE_SHARE
 from migrations.tables.quality import verifications
 from quality.evaluation.everyday_tasks import everyday_tasks
 from quality.judges.rules import ExactJudge
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.processes.test_first_day import ASKED, SHIPPED
-from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
 
 pytestmark = pytest.mark.slow
 

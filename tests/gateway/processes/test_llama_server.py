@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from inference_core.loaders.hub_model import resolve_model_path
-from tests.gateway.served_process import served
 from tests.polling import until
 from tests.process_tree import children, command, lives
+from tests.support.served import served
 
 pytestmark = [
     pytest.mark.processes,

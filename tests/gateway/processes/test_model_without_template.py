@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, served
-from tests.gateway.upstream import Upstream
 from tests.inference_core.quantization.tiny_model import write_tiny_model
+from tests.support.served import UNCACHED, served
+from tests.support.upstream import Upstream
 
 pytestmark = pytest.mark.processes
 

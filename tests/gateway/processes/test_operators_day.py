@@ -14,12 +14,11 @@ import httpx
 import pytest
 
 from migrations.tables.audit import JUDGE_TEST
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import UNCACHED, ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.processes.test_dependency_faults import ask, metric, outage
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

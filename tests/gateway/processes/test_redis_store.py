@@ -16,10 +16,10 @@ from gateway.base.stores.redis_store import (
     redis_client,
     script,
 )
-from tests.clock import Clock
-from tests.database_servers import RedisServer
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
+from tests.support.app import running_gateway
+from tests.support.clock import Clock
+from tests.support.database import RedisServer
 
 
 async def test_without_an_url_there_is_no_store() -> None:

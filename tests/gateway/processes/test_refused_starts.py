@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 from gateway.base.configuration import SERVED_CATALOG
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.ports import held_port
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from gateway.tenancy.keys.key_secrets import new_key
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
 from tests.http_server import Asked, Reply, answering
+from tests.support.served import served
+from tests.support.upstream import write_remote_catalog
 
 pytestmark = pytest.mark.processes
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.processes.announcement import tell_service_manager
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import started
-from tests.gateway.upstream import running_upstream
+from tests.support.served import started
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 PAGE = Path(__file__).parents[3] / "docs" / "deployment.md"
 

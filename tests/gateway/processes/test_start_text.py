@@ -10,9 +10,8 @@ import pytest
 from gateway import __version__
 from gateway.base.settings import Settings
 from gateway.processes.announcement import start_text
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import started
-from tests.gateway.upstream import Upstream
+from tests.support.served import started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 MOST_LINES = 8
 """Before the first request to try. What happens when something fails is said by `aio check`."""

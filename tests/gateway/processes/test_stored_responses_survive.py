@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from tests.gateway.processes.test_workers import workers
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import running_upstream
+from tests.support.served import served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -6,10 +6,9 @@ import httpx
 import pytest
 
 from tests.gateway.operations.dashboard.browsing import sign_in
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import Upstream
 from tests.ports import held_port
+from tests.support.served import served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

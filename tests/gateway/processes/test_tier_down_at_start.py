@@ -9,10 +9,9 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.runtime.cores import engine
 from gateway.runtime.cores.engine import running_engine
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 from tests.tiers.remote.triton_server import Triton
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError

@@ -17,9 +17,8 @@ from sqlalchemy import select
 
 from migrations.tables.requests import requests
 from quality.store.database import open_database
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
 
 CHAT = "/v1/chat/completions"
 ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}

@@ -11,10 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry.scraped import merged_exposition
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import ENDED_SECONDS, ServedProcess, served, started
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

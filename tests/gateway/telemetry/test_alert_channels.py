@@ -20,9 +20,9 @@ from gateway.telemetry.alert_channels import (
 )
 from gateway.telemetry.alert_sender import _refuse_metadata
 from gateway.telemetry.alerts import ATTEMPT_SECONDS, AlertMessages, Alerts, Causes, Sent
-from tests.database_servers import migrated
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, make_certificate, smtp_server
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.database import migrated
+from tests.support.upstream import Call, LoopbackServer
 
 HOUR = 3600.0
 DOWN = Cause(name="AioTierDown", key="AioTierDown/2", summary="tier 2 takes no requests", source="here")

@@ -12,9 +12,9 @@ from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_channels import AlertNotSentError, Channel, Message, channels_of, pagerduty_event
 from gateway.telemetry.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.alerts import Alerts, keep_looking
-from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, for_seconds=30, summary="a queue")
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -18,7 +18,7 @@ from gateway.telemetry.error_reports import report_errors
 from inference_core.engine.core import Core
 from inference_core.errors import CoreError
 from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CANARY = "xylophone-canary"

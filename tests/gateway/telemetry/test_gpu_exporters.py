@@ -14,9 +14,9 @@ from gateway.telemetry.alerts import keep_looking
 from gateway.telemetry.gpu_exporters import GpuExporters, readings_of
 from gateway.telemetry.gpus import Gpus
 from gateway.telemetry.metrics import Metrics
-from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 # In the form of dcgm-exporter 3.3, with names and numbers of no real machine.
 PAGE = (Path(__file__).parent / "dcgm_page.txt").read_text()

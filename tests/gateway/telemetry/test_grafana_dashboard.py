@@ -12,9 +12,9 @@ import yaml
 
 from gateway.base.settings import Settings
 from gateway.telemetry.gpus import Gpus
-from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.gateway.telemetry.promql import metric_names
+from tests.support.app import laptop_hash_core, running_gateway
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "aio.json").read_text())

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.base.logs import all_as_json
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import started
-from tests.gateway.upstream import running_upstream
+from tests.support.served import started
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 JSON = {"AIO_LOG_FORMAT": " JSON"}
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.base.logs import LOG_CONTEXT, JsonFormatter, LogContext, TextFormatter, configure_logging
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CANARY = "xylophone-canary"

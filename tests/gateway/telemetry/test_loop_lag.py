@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from gateway.telemetry.families import INTERVAL_SECONDS
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 
 
 async def late_samples(gateway: RunningGateway, seconds: float) -> float:

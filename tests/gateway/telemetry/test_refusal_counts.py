@@ -15,9 +15,9 @@ from gateway.telemetry.refused_requests import MOST_KINDS, MOST_LINES, RefusedMe
 from quality.store.database import migrate, open_database
 from quality.store.pages import REFUSED
 from quality.store.queries import refused_since
-from tests.clock import Clock
-from tests.database_servers import migrated
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
+from tests.support.clock import Clock
+from tests.support.database import migrated
 from tiers.catalog.consent import Consent
 from tiers.errors import TierError
 

@@ -29,8 +29,8 @@ from gateway.telemetry.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile,
 from quality.records.record import Attempt, Record, Timings
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
 from tests.quality.store.records import make_record
+from tests.support.app import RunningGateway
 from tiers.tier import Usage
 
 MODELS = {1: "small", 2: "large"}

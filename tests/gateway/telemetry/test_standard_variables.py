@@ -8,8 +8,8 @@ import pytest
 from gateway.base.configuration import load_settings
 from gateway.base.identity import trace_context
 from gateway.base.settings import SettingsError
-from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.otlp_collector import running_collector
+from tests.support.app import running_gateway
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 ENDPOINT, TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

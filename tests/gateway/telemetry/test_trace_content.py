@@ -11,10 +11,10 @@ import pytest
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.span_export import configured_exporter
 from gateway.telemetry.traces import CUT, MAX_MESSAGES, ContentAttributes
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.telemetry.otlp_collector import Collector, attribute, running_collector
 from tests.quality.store.records import make_record
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.consent import Consent
 
 SECRET = "canary-4711"

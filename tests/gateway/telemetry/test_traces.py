@@ -16,9 +16,9 @@ from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
 from quality.records.record import Record
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.telemetry.otlp_collector import attribute, running_collector
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.recording_proxy import recording_proxy
 from tests.tiers.tier_world import remote_spec
 from tiers.remote.remote_tier import RemoteTier

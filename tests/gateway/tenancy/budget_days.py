@@ -23,10 +23,10 @@ import msgspec
 
 from gateway.base.settings import Settings
 from tests.database_outage import outage
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 # Of each model: dollars per million tokens of prompt and answer, the median answer, and the share of its thoughts.
 MODELS = {"cheap": (0.1, 0.4, 250, 0.0), "middle": (0.5, 2.0, 300, 0.0), "dear": (1.25, 10.0, 450, 0.6)}

@@ -16,9 +16,9 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.tenancy.admission import duration
-from tests.database_servers import RedisServer
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import RedisServer
 from tiers.errors import TierError
 from tiers.tier import Usage
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.tenancy.admission import MostTokens, max_cost_usd, most_tokens
 from gateway.tenancy.budgets.lease_book import BudgetUsd, microusd, microusd_at_least, period_bounds, period_key
 from tests.gateway.chats import chat
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.conversation import MediaKind, Text, Turn, media

@@ -42,7 +42,7 @@ from gateway.tenancy.users.users import (
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from tests.database_outage import outage
-from tests.database_servers import migrated
+from tests.support.database import migrated
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 

@@ -25,11 +25,10 @@ from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import open_database
 from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
-from tests.gateway.served_process import served
-from tests.gateway.upstream import Upstream
 from tests.polling import eventually
+from tests.support.app import running_gateway
+from tests.support.served import served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 HASHED = secrets.token_hex(32)
 FILE = f"""

@@ -7,9 +7,9 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
-from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEYS
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEYS
+from tests.support.app import RunningGateway, running_gateway
 
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.gateway.administrator import ADMIN_HEADERS, bearer
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.administrator import ADMIN_HEADERS, bearer
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

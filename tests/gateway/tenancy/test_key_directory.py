@@ -31,8 +31,8 @@ from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import open_database
 from tests.database_outage import outage
-from tests.database_servers import migrated
 from tests.polling import eventually
+from tests.support.database import migrated
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 

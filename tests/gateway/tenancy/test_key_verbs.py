@@ -16,8 +16,8 @@ from gateway.operations.cli import main
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, create_key, pause_key, resume_key, shown_key
 from migrations.tables.audit import audit_events
-from tests.gateway.administrator import ADMIN_NAME
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import ADMIN_NAME
+from tests.support.app import RunningGateway, running_gateway
 
 ORDER = Order(actor="root", now=1_900_000_000.0, reason="why")
 LATER = Order(actor="root", now=1_900_000_009.0)

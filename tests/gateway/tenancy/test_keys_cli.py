@@ -11,8 +11,8 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.in_process_cli import aio
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
+from tests.support.app import running_gateway
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, cre
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import budget_leases, budgets, tenancy_state
 from quality.store.queries import insert_records
-from tests.database_servers import migrated
 from tests.quality.store.records import make_record
+from tests.support.database import migrated
 
 ORDER = Order(actor="test", now=7.0, reason="why")
 

@@ -15,7 +15,7 @@ from gateway.base.errors import ApiError
 from gateway.base.inference_request import SLO_CLASSES
 from gateway.base.settings import Settings
 from gateway.tenancy.admission import OverloadQueue
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

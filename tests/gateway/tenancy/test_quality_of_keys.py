@@ -10,9 +10,9 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.directory import KnownKeys
-from tests.gateway.administrator import bearer
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

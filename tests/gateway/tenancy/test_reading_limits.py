@@ -14,10 +14,10 @@ import pytest_asyncio
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tests.gateway.administrator import bearer
 from tests.gateway.embedding_catalog import embedding_settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -21,7 +21,7 @@ from gateway.tenancy.keys.key_commands import (
     revoke_key,
     shown_key,
 )
-from tests.database_servers import migrated
+from tests.support.database import migrated
 
 NOW = 1_900_000_000.0
 ORDER = Order(actor="test", now=NOW)

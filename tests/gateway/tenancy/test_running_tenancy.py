@@ -26,9 +26,9 @@ from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from gateway.tenancy.windows import RedisWindows
 from tests.database_outage import outage
-from tests.database_servers import migrated
 from tests.gateway.chats import chat
 from tests.polling import eventually
+from tests.support.database import migrated
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 

@@ -16,9 +16,9 @@ from gateway.tenancy.keys.key_commands import revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import open_database
-from tests.database_servers import migrated
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import migrated
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

@@ -14,9 +14,9 @@ from gateway.base.stores.redis_store import Call, RedisStore, RedisUnavailableEr
 from gateway.tenancy import windows
 from gateway.tenancy import windows as redis_windows
 from gateway.tenancy.windows import Entry, LocalWindows, RedisWindows, Room, Windows
-from tests.clock import Clock
-from tests.database_servers import RedisServer
 from tests.polling import eventually
+from tests.support.clock import Clock
+from tests.support.database import RedisServer
 
 
 @pytest_asyncio.fixture(params=["local", "redis"])

@@ -13,7 +13,8 @@ from inference_core.execution.runner import OverlappingRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
-from tests.inference_core.hash_model import GREEDY, HashModelRunner, VirtualClock
+from tests.inference_core.hash_model import GREEDY, HashModelRunner
+from tests.support.clock import Clock
 
 BLOCK = 4
 SLAB_BYTES = 1024  # 16 blocks of 4 tokens at width 1, 5 at width 3
@@ -202,7 +203,7 @@ class CoreDriver:
         windows: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         models = models or {"m": 1}
-        self.clock = VirtualClock()
+        self.clock = Clock()
         memory = bytearray(slabs * SLAB_BYTES)
         drafts = drafts or {}
 

@@ -8,7 +8,8 @@ import pytest
 from inference_core.engine.core import Core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
-from tests.inference_core.hash_model import HashModelRunner, VirtualClock
+from tests.inference_core.hash_model import HashModelRunner
+from tests.support.clock import Clock
 
 SLAB_BYTES = 1 << 16
 
@@ -16,7 +17,7 @@ SLAB_BYTES = 1 << 16
 class CostRunner(HashModelRunner):
     """A model that always answers 1; its steps take `slower` times a CPU's time, with noise."""
 
-    def __init__(self, name: str, clock: VirtualClock) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, bytearray(1), SLAB_BYTES, max_context=16_384, clock=clock)
         self.virtual_clock, self.slower, self._random = clock, 1.0, Random(7)
         # Decodes and prompt tokens of each step.
@@ -36,7 +37,7 @@ class Load:
     seconds until `first_tokens`. Callers above `most_callers` leave with their answers."""
 
     def __init__(self, knobs: Knobs, callers: dict[str, int], *, prompt: int = 128, answer: int = 64) -> None:
-        self.clock = VirtualClock(1.0)
+        self.clock = Clock(1.0)
         self.runners = {name: CostRunner(name, self.clock) for name in callers}
         self.core = Core(
             self.runners, arena_bytes=SLAB_BYTES * 4096, slab_bytes=SLAB_BYTES, knobs=knobs, clock=self.clock, seed=0

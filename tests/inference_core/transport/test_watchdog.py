@@ -10,14 +10,14 @@ from scripted_core import ScriptedCore
 from inference_core.protocol import CoreHealth
 from inference_core.transport.core_thread import Watchdog
 from inference_core.transport.event_client import EventClient
-from tests.inference_core.hash_model import VirtualClock
+from tests.support.clock import Clock
 
 
 class Reports(list[str | None]):
     """What a watchdog of 10 seconds on a virtual clock said."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
+        self.clock = Clock()
         self.watchdog = Watchdog(10, self.append, self.clock)
 
 

@@ -14,9 +14,9 @@ from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import RetrainRuns, Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
 from quality.retraining.training_process import TrainingProcessError
-from tests.gateway.served_process import run_at_start
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
+from tests.support.served import run_at_start
 
 pytestmark = pytest.mark.processes
 

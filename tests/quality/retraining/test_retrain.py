@@ -26,7 +26,6 @@ from quality.retraining.training_process import TrainingProcessError, run_traini
 from quality.store.queries import reset_labels
 from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 from tests.gateway.gateway_only import without_extras
-from tests.gateway.served_process import run_at_start
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import (
     SETTINGS,
@@ -35,6 +34,7 @@ from tests.quality.retraining.tiny_classifier import (
     prompt_about,
     store_experience,
 )
+from tests.support.served import run_at_start
 
 pytestmark = pytest.mark.processes
 

@@ -18,7 +18,6 @@ from migrations.tables.quality import classifier_versions, retrain_runs, rollout
 from quality.retraining.runs import Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
 from quality.rollout.rollout import Rollouts
-from tests.database_servers import migrated
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import model_in, store_experience
 from tests.quality.rollout.rollout_process import (
@@ -31,6 +30,7 @@ from tests.quality.rollout.rollout_process import (
     retrain_once,
 )
 from tests.quality.rollout.rollout_world import BAD, GOOD, QUICK, begin, blind, store_probes, variant
+from tests.support.database import migrated
 
 pytestmark = pytest.mark.processes
 

@@ -14,8 +14,8 @@ from inference_core.transport.certificates import make_certificates
 from inference_core.transport.tls import AUTHORITY, CERTIFICATE, KEY
 from quality.store.database import away_reason, is_away, open_database
 from quality.store.drivers import DatabaseUrlError, postgres_arguments
-from tests.database_servers import PostgresServer
 from tests.polling import eventually
+from tests.support.database import PostgresServer
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from quality.ledger.ledger import Ledger, LedgerClosedError
 from quality.records.record import Recorded
 from quality.store.database import migrate, open_database
 from quality.store.queries import delete_key_data, get_request, insert_records
-from tests.database_servers import migrated
 from tests.polling import eventually
 from tests.quality.store.records import make_embedding, make_record
+from tests.support.database import migrated
 
 ROOT = Path(__file__).parents[3]
 

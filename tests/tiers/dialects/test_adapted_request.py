@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tiers.remote.loopback_server import Call as Received
-from tests.tiers.remote.loopback_server import LoopbackServer
+from tests.support.upstream import Call as Received
+from tests.support.upstream import LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.conversation import Call, Opaque, OpaqueFields, Tool, Tooling, Turn

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     THINKING_AND_TOOLS,
     anthropic_stream,

@@ -1,6 +1,6 @@
 """Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
 
-from tests.clock import Clock
+from tests.support.clock import Clock
 from tiers.conversation import Opaque, Turn
 from tiers.dialects.reasoning_makers import ReasoningMakers
 

@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.protocol import SamplingParams
 from tests.recordings.recording import files, recordings
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.refusals import REFUSAL_ROWS, lessons_in, refused_parameters
 from tiers.dialects.server_error import parse_error, wait_in

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from tests.recordings.recording import FOLDER, recordings
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.refusals import WORDINGS, too_long
 from tiers.dialects.server_error import parse_error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tests.tiers.remote.loopback_server import Call
+from tests.support.upstream import Call
 
 Body = dict[str, Any]
 Check = Callable[[Body], str | None]

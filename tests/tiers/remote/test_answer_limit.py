@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from inference_core.protocol import SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 from tests.tiers.tier_world import remote_spec
 from tiers.conversation import Turn

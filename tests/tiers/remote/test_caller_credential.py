@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.consent import (
     ALL,

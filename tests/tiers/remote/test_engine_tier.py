@@ -3,7 +3,7 @@
 import pytest
 
 from inference_core.protocol import SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.load import parse_catalog
 from tiers.conversation import Turn
 from tiers.engines import EngineStatus

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference_core.protocol import SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.catalog import EmbeddingSpec
 from tiers.conversation import Tool, Tooling

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
-from tests.tiers.remote.loopback_server import Call as Received
-from tests.tiers.remote.loopback_server import LoopbackServer
+from tests.support.upstream import Call as Received
+from tests.support.upstream import LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.conversation import Call, Opaque, Turn, media
 from tiers.errors import TierAnswerError, TierRequestError, TierUnavailableError

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tiers.remote.loopback_server import Call as Received
-from tests.tiers.remote.loopback_server import LoopbackServer
+from tests.support.upstream import Call as Received
+from tests.support.upstream import LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     EVENT_STREAM,
     anthropic_end,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.recording_proxy import RecordingProxy, recording_proxy
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierUnavailableError

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, Handler, LoopbackServer
+from tests.support.upstream import Call, Handler, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.rules import rules_of
 from tiers.dialects.usage_counter import USUAL_SPEED, USUAL_TOKENS

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from inference_core.protocol import SamplingParams
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
 from tiers.conversation import Turn
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError

@@ -10,7 +10,7 @@ import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.catalog.replica_spec import BalancingSpec

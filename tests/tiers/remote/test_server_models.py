@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.build import ReloadableTier
 from tiers.catalog.tier_spec import USUAL_CONTEXT

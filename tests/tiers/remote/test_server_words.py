@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.server_models import ServerModel, parse_models
 from tiers.errors import Redaction, TierError, TierRequestError, TierUnavailableError

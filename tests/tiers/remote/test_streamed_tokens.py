@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.inference.answer import Stamps
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta

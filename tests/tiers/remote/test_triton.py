@@ -12,7 +12,7 @@ from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.triton_server import Triton
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog

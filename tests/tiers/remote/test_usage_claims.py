@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference_core.io.files import JSON_ERRORS
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.conversation import Text, Turn, media

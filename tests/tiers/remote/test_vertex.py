@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import (
     THINKING_AND_TOOLS,
     WHOLE_MESSAGE,

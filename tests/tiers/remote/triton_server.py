@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.tiers.remote.loopback_server import Call
+from tests.support.upstream import Call
 
 Fields = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.replicas.test_balancer import Clock
 from tests.tiers.replicas.test_replica_set import InOrder, busy, well
 from tests.tiers.tier_world import chat, collect, remote_spec

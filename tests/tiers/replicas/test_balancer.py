@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from tests.clock import Clock
 from tests.examples import examples
+from tests.support.clock import Clock
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.conversation import Turn

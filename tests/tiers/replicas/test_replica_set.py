@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.replicas.test_balancer import Clock
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec

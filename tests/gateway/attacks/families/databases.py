@@ -16,14 +16,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.attacks.families.framing import BODY, leaks, outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, HELLO, SHORT_TIMES, Target, multipart
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import write_remote_catalog
 
 FILE, PAGE = "aio.sqlite3", 4096
 SETTINGS_KEY = "8d1f60b9e7a24c5f90be1a2f8c7d6e54"

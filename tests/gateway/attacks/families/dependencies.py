@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from random import Random
 from typing import Any
 
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.exchange import Answer
 from tests.gateway.attacks.families.framing import BODY, outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, Target, multipart
+from tests.support.administrator import ADMIN_KEY
 
 CROWD = 40
 # Of the median of some probes: one of them may have waited for the machine.

@@ -10,7 +10,7 @@ from tests.gateway.attacks.targets import Target
 from tests.gateway.bills.hang_ups import PROMPT, TEXT, Leaving, left_row
 from tests.gateway.bills.row import Body, Row, Server, words
 from tests.gateway.bills.runner import bills
-from tests.tiers.remote.loopback_server import Call
+from tests.support.upstream import Call
 
 MOST_TOKENS = 8_000
 _SHOWN = 105

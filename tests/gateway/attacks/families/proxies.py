@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import httpx
 
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
 from tests.gateway.attacks.url_forms import places
+from tests.support.administrator import ADMIN_KEY
 from tiers.remote.http_transport import ask
 
 COMMANDS = (("knobs", "show"), ("refusals",), ("reload", "--reason", "x"), ("alerts",), ("check",))

@@ -7,16 +7,15 @@ from random import Random
 from socket import socket
 from tempfile import TemporaryDirectory
 
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.exchange import Client
 from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import SHORT_TIMES, Target
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
 from tests.loop_thread import on_a_thread
 from tests.polling import until
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import served
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 
 PATH = "/v1/audio/transcriptions"
 MEDIA = """

@@ -15,8 +15,8 @@ from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, Target
 from tests.gateway.attacks.upstream_cuts import number_of_cuts
 from tests.gateway.known_text import known_text
-from tests.gateway.served_process import UNCACHED
 from tests.polling import until
+from tests.support.served import UNCACHED
 
 TOGETHER = 8
 COMPLETIONS, MESSAGES, RESPONSES = "/v1/completions", "/v1/messages", "/v1/responses"

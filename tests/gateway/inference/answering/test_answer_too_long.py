@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from gateway.base.settings import Settings
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 
 MOST = 64 * 2**20
 

@@ -14,12 +14,12 @@ import pytest
 
 from gateway.base.settings import Settings
 from quality.records.record import Record
-from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chained_tiers import HELLO, broken, well
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.consent import ALL
 from tiers.errors import HEADER
 

@@ -21,14 +21,14 @@ from gateway.inference.service import Service
 from gateway.tenancy.admission import max_cost_usd
 from gateway.tenancy.budgets.lease_book import microusd
 from quality.verification.comparison import read_agreements
-from tests.gateway.administrator import bearer
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway, running_gateway, scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.gateway.scripted_tier import ScriptedTier
 from tests.polling import eventually
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway, scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.conversation import ToolCallDelta

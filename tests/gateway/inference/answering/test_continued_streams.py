@@ -19,8 +19,8 @@ from quality.verification.sampling import refusal
 from tests.gateway.attacks.hostile_wires import HostileWire
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.known_text import known_text, rest
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.dialects.chat_schemas import ChatRequest, Message
 from tiers.errors import HEADER
 

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.left_by_cycles import left_by_cycles
+from tests.support.app import RunningGateway, running_gateway
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -22,8 +22,8 @@ from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
-from tests.gateway.running_gateway import scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.support.app import scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 from tiers.conversation import Turn

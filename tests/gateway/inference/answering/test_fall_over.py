@@ -8,7 +8,7 @@ import pytest
 
 from classifier.policy.decide import decide
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.tier import TierLoad
 

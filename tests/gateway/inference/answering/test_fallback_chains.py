@@ -10,7 +10,6 @@ import pytest
 
 from classifier.policy.decide import decide
 from quality.records.record import Record
-from tests.gateway.administrator import ADMIN_HEADERS, bearer
 from tests.gateway.chained_tiers import (
     BACKUP,
     HELLO,
@@ -25,8 +24,9 @@ from tests.gateway.chained_tiers import (
     wrong_request,
 )
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
-from tests.tiers.remote.loopback_server import Call
+from tests.support.administrator import ADMIN_HEADERS, bearer
+from tests.support.app import RunningGateway
+from tests.support.upstream import Call
 
 
 async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:

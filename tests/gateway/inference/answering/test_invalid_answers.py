@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta
 from tiers.errors import InvalidAnswerError
 

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import THINKING_AND_TOOLS, anthropic_stream, gemini_event, gemini_stream
 from tiers.dialects.reasoning_makers import MAKERS
 

@@ -13,7 +13,7 @@ from quality.records.record import Record
 from tests.gateway.inference.answering.test_compared_tiers import QUESTION, ask, say
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,9 +10,8 @@ from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
 from gateway.inference.agreement import Agreements
 from tests.gateway.inference.routing.known_probes import known_probes
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 from tiers.catalog.load import load_catalog
 
 PROMPT = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}

@@ -15,10 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.settings import Settings
 from gateway.telemetry.alert_rules import RULES, alert_figures
 from gateway.telemetry.alerts import keep_looking
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Tier
 

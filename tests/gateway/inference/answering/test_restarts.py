@@ -19,9 +19,9 @@ from gateway.inference.shared_generation import SharedGeneration, SharedGenerati
 from gateway.tenancy.admission import Admission
 from tests.examples import examples
 from tests.gateway.chats import chat
-from tests.gateway.running_gateway import scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.gateway.scripted_tier import WORDS
+from tests.support.app import scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_tier import WORDS
 from tiers.catalog.load import load_catalog
 from tiers.deltas import CollectedChoice
 from tiers.tier import AnswerEnd, Delta, Restarted, Usage

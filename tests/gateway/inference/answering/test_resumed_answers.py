@@ -20,9 +20,9 @@ from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.tcp import CoreAddress
 from tests.gateway.inference.answering.test_continued_streams import most_of
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.served import UNCACHED
 from tiers.conversation import Turn
 from tiers.tier import GenerationRequest
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 CATALOG = """
 [[tiers]]

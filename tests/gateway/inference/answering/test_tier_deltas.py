@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from gateway.inference.tier_attempt import tier_deltas
 from inference_core.protocol import SamplingParams
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.scripted_tier import ScriptedTier
 from tiers.errors import ReplicaTry
 from tiers.tier import Delta, GenerationRequest, Usage
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, Handler, broken, chained_tiers, wrong_request
-from tests.gateway.running_gateway import RunningGateway
-from tests.tiers.remote.loopback_server import Call
+from tests.support.app import RunningGateway
+from tests.support.upstream import Call
 
 CODE = "context_length_exceeded"
 VLLM = "This model's maximum context length is 4096 tokens. However, your request has 9000 input tokens."

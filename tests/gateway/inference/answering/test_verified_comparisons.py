@@ -22,8 +22,8 @@ from quality.monitor.worker import ToCompare
 from quality.quality_loop import QualityLoop
 from quality.verification.sampling import Purpose
 from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.consent import Consent
 from tiers.conversation import Turn
 

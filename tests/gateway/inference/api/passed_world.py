@@ -12,8 +12,8 @@ import pytest
 from gateway.base.settings import Settings
 from quality.records.record import EmbeddingRecord
 from tests.gateway.chained_tiers import well
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 CATALOG = """
 [[tiers]]

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.administrator import ADMIN_KEY
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADAPTERS = "/v1/admin/adapters"

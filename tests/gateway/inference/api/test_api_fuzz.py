@@ -18,9 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.base.settings import Settings
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core
-from tests.gateway.threaded_gateway import threaded_gateway
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway, laptop_hash_core, threaded_gateway
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gateway.base.settings import Settings
 from gateway.inference.api import chat_socket
 from gateway.tenancy.keys.key_secrets import new_key
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 from tiers.errors import TierError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.served_process import UNCACHED
+from tests.support.app import RunningGateway
+from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

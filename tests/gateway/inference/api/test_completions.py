@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta
 from tiers.dialects.constraints import InputReader, arguments_of, input_of
 

@@ -11,8 +11,8 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from gateway.edge.response_cycle import CLIENT_CONNECTION, DisconnectWatch
 from quality.records.record import Record
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -14,8 +14,8 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.records.record import EmbeddingRecord
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,8 +14,8 @@ import pytest_asyncio
 from gateway.inference.embedding.embedder import TOGETHER, CoreEmbedder
 from inference_core.protocol import ModelInfo
 from tests.gateway.embedding_catalog import TEXTS, embedding_settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.catalog import CPU_CORE, EmbeddingSpec
 from tiers.tier import Usage, UsageMeter
 

@@ -10,7 +10,7 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from quality.store.database import open_database
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

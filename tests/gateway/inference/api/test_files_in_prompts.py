@@ -10,8 +10,8 @@ import pytest
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import KEYLESS
 from gateway.inference.api.prompt_files import with_files
-from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.served_process import UNCACHED
+from tests.support.app import RunningGateway
+from tests.support.served import UNCACHED
 from tiers.dialects.chat_request import BILLING_HEADER, turns_of, without_billing
 from tiers.dialects.chat_schemas import Message
 from tiers.errors import BadRequestError

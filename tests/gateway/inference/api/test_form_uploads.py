@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gateway.tenancy import guard
-from tests.gateway.administrator import bearer
 from tests.gateway.inference.api.passed_world import World, world
 from tests.polling import eventually
+from tests.support.administrator import bearer
 from tests.tiers.audio import samples
 
 WAVE = samples.wav(4)

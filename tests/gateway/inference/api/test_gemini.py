@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.gateway.walk import BOUNDED
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
+from tests.support.upstream import Call, LoopbackServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

@@ -13,9 +13,9 @@ import torch
 
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from tests.gateway.served_process import ServedProcess, served
 from tests.inference_core.gpt_oss_models import config, random_model, save_in_mxfp4
 from tests.inference_core.harmony_vocabulary import SIZE, write_harmony_tokenizer
+from tests.support.served import ServedProcess, served
 
 pytestmark = pytest.mark.processes
 

@@ -13,10 +13,10 @@ from websockets.asyncio.client import connect
 from gateway.base.settings import Settings
 from quality.records.record import Record
 from tests.gateway.inference.api.test_disconnects import only_record, post
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_tier import ScriptedTier
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.scripted_tier import ScriptedTier
+from tests.support.served import UNCACHED
 from tiers.catalog.pricing import cost_usd
 from tiers.tier import Usage
 

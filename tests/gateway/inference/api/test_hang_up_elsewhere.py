@@ -8,10 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.served import UNCACHED, ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from gateway.base.settings import Settings
 from gateway.inference.api.completions import CHAT
 from gateway.inference.api.sending import MOST_CHARS, shown_names
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

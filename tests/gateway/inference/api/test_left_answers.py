@@ -11,10 +11,10 @@ import pytest
 
 from gateway.base.settings import Settings
 from quality.records.record import Record
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 _KEY = "AIO_TEST_LEFT_KEY"
 _TIER = """

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from gateway.base.settings import Settings
 from tests.gateway.inference.api.test_disconnects import only_record, post
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError, TierUnavailableError
 from tiers.tier import TierLoad

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.gateway.capable_tiers import CATALOG, Noting, capable_tiers
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 

@@ -11,7 +11,7 @@ import pytest
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tests.gateway.inference.api.model_families import FAMILIES, TOKENS, catalogue, greedy
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 pytestmark = pytest.mark.processes
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.administrator import bearer
 from tests.gateway.inference.api.passed_world import World, world
 from tests.polling import eventually
+from tests.support.administrator import bearer
+from tests.support.upstream import Call
 from tests.tiers.audio import samples
-from tests.tiers.remote.loopback_server import Call
 
 MORE = """
 [[targets]]

@@ -9,13 +9,13 @@ import pytest
 
 from gateway.inference.api.passed import form
 from gateway.tenancy import guard
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO
 from tests.gateway.inference.api.passed_world import world
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.polling import eventually
+from tests.support.administrator import ADMIN_KEY
+from tests.support.upstream import Call
 from tests.tiers.audio import samples
-from tests.tiers.remote.loopback_server import Call
 from tiers.errors import HEADER
 
 SPEAKER = "data:audio/wav;base64," + "A" * 1_300_000

@@ -10,10 +10,10 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.runtime.cores import engine
-from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import THINKING_AND_TOOLS, WHOLE_MESSAGE, anthropic_stream
 
 KEY = "sk-ant-very-secret"

@@ -6,7 +6,7 @@ from sqlalchemy.exc import OperationalError
 from classifier.policy.decide import decide
 from quality.records.record import Record
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

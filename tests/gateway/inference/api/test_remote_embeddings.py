@@ -13,11 +13,10 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from quality.records.record import EmbeddingRecord
-from tests.gateway.administrator import bearer
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, Handler, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, Handler, LoopbackServer, write_remote_catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import request_cost_usd
 from tiers.errors import CatalogError

@@ -12,7 +12,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import OpaquePiece, ToolCallDelta
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
 from tiers.dialects.chat_opaque import media_piece

@@ -8,7 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta, Turn
 from tiers.dialects.responses_request import read_responses
 from tiers.dialects.responses_schemas import ResponsesRequest

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.tier import TierLoad
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

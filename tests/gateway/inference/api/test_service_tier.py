@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT: dict[str, Any] = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}]}

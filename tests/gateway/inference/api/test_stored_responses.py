@@ -16,9 +16,9 @@ from gateway.base.settings import Settings
 from gateway.inference.api.responses.stored_responses import StoredResponses
 from migrations.tables.api_objects import stored_responses
 from quality.privacy import Retention, RetentionLimits
-from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.batches.batching import made, outcome, request_line
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway, running_gateway
 from tiers.conversation import ToolCallDelta
 
 SAID = "Hello there, how are you?"

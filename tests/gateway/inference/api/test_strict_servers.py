@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.strict_servers import LOCAL, MODELS, SERVERS, broken_rule, strict
 
 Fields = dict[str, Any]

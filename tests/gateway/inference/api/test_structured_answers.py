@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 pytestmark = [
     pytest.mark.processes,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say <|im_end|> 🙂."}]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

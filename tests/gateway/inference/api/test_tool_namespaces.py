@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.dialects.responses_schemas import ResponseTool
 from tiers.dialects.responses_tools import called_tools, flat_name
 

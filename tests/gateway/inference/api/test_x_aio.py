@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta
 
 from tests.gateway.inference.api.test_chat_socket import answer, ask, opened
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.errors import TierError
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Usage
 

@@ -12,7 +12,7 @@ from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore,
 from gateway.inference.response_cache import running_cache
 from gateway.runtime.peers import WorkerIdentity
 from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
 

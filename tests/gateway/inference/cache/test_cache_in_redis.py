@@ -7,8 +7,8 @@ from typing import Any
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.database_servers import RedisServer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import RedisServer
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gateway.inference.answer_stores import MemoryStore
-from tests.clock import Clock
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway
+from tests.support.clock import Clock
 from tiers.conversation import ToolCallDelta
 from tiers.errors import TierError
 

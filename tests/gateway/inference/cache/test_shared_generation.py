@@ -19,9 +19,9 @@ from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.chats import chat
-from tests.gateway.running_gateway import scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.gateway.scripted_tier import WORDS
+from tests.support.app import scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_tier import WORDS
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierError

@@ -10,8 +10,8 @@ import pytest_asyncio
 from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore
 from gateway.inference.answer_stores import ENTRY_BYTES, AgedAnswer, CacheKnobs, MemoryStore, SharedStore
-from tests.clock import Clock
-from tests.database_servers import RedisServer
+from tests.support.clock import Clock
+from tests.support.database import RedisServer
 
 
 def knobs(**changes: Any) -> KnobFile[CacheKnobs]:

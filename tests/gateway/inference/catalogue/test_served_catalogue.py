@@ -8,7 +8,7 @@ import pytest
 
 from gateway.base.errors import ApiError
 from gateway.inference.served_catalogue import AUTO, ServedCatalogue
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import cost_usd
 from tiers.tier import Usage

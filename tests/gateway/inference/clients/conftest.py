@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess
+from tests.support.served import UNCACHED, ServedProcess
 
 pytestmark = pytest.mark.processes
 WEATHER: Any = {

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from tests.gateway.paraphrases import PARAPHRASES
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field, SecretStr
 
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = pytest.mark.processes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = pytest.mark.processes
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import new_key
-from tests.gateway.running_gateway import running_gateway
-from tests.gateway.served_process import ServedProcess
+from tests.support.app import running_gateway
+from tests.support.served import ServedProcess
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.processes

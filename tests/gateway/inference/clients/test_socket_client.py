@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import ClientConnection, connect
 
-from tests.gateway.served_process import ServedProcess
 from tests.polling import until
+from tests.support.served import ServedProcess
 
 pytestmark = pytest.mark.processes
 

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.administrator import ADMIN_HEADERS
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_HEADERS
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.prompt_bounds import TEMPLATE_TOKENS
 
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway.capable_tiers import Noting, capable_tiers
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.catalog.tier_spec import Capabilities
 
 PNG = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * 40

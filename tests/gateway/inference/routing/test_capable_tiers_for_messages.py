@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway.capable_tiers import Noting, capable_tiers
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.dialects.messages import UNSIGNED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

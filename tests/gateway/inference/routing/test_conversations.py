@@ -7,9 +7,9 @@ import pytest
 
 from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.conversations import TIERS_KEPT, Conversations, circumstances, digested
-from tests.clock import Clock
 from tests.gateway.chats import chat
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
+from tests.support.clock import Clock
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PlainSpec, Price, RemoteSpec
 from tiers.conversation import Call, Turn

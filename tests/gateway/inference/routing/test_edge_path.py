@@ -24,8 +24,8 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
-from tests.gateway.running_gateway import scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.support.app import scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog

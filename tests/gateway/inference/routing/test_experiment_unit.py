@@ -10,7 +10,7 @@ from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.request_context import unit_of
 from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
-from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 from tiers.conversation import Turn
 

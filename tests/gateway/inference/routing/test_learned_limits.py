@@ -12,10 +12,10 @@ from gateway.inference.routing_knobs import RoutingKnobs
 from gateway.inference.served_catalogue import ServedCatalogue
 from quality.records.record import Attempt, Record
 from quality.store.queries import insert_records
-from tests.clock import Clock
 from tests.gateway.chats import chat
-from tests.gateway.scripted_tier import ScriptedTier
 from tests.quality.store.records import make_record
+from tests.support.clock import Clock
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import RemoteSpec

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from tests.gateway.administrator import bearer
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import bearer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 # Micro-dollars per output token of the two tiers.

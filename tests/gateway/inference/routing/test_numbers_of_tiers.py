@@ -13,13 +13,12 @@ import pytest
 
 from classifier.registry.artefact import default_artefact, load_artefact
 from quality.verification.training_rows import encode_prompt
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.operations.dashboard.real_traffic import WATCHED
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream
 from tests.polling import until
+from tests.support.administrator import ADMIN_KEY
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 

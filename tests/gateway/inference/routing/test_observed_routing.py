@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from classifier.policy.decide import decide
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 HELLO = [{"role": "user", "content": "hello there"}]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

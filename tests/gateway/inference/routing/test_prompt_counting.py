@@ -9,9 +9,8 @@ import pytest
 
 from gateway.base.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.upstream import Upstream
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Upstream, write_remote_catalog
 from tiers.local.text_threads import TextThreads
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ from gateway.base.inference_request import Caller
 from gateway.inference.router import RoutingService
 from gateway.inference.served_catalogue import MOST, OWN_WEIGHT, ReferencePrices
 from tests.gateway.chats import chat
-from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.quality.loop_world import record, store_request
+from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.conversation import Turn

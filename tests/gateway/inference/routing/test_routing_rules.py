@@ -18,7 +18,7 @@ from gateway.inference.routing_rules import Matched, RoutingRules, script_of
 from gateway.planning.backtests.backtest import dry_request
 from tests.examples import examples
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, broken, chained_tiers
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.catalog.catalog import Catalog, RuleSpec, RuleWhen
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.rule_check import bounds_of, routing_warnings

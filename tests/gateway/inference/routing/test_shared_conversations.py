@@ -12,11 +12,11 @@ from gateway.base.stores.redis_store import open_redis
 from gateway.inference.agent_session import CachedPrefix, Session
 from gateway.inference.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
 from gateway.inference.router import RoutingService
-from tests.database_servers import RedisServer
 from tests.gateway.inference.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.database import RedisServer
+from tests.support.scripted_classifier import ScriptedClassifier
 
 SESSIONS = 150_000
 TURNS = [HELLO, ANSWER, MORE]

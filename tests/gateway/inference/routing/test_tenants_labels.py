@@ -18,7 +18,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys, teams
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.chats import chat
-from tests.gateway.remote_catalog import write_remote_catalog
+from tests.support.upstream import write_remote_catalog
 from tiers.conversation import Turn
 
 HOSTILE = 720

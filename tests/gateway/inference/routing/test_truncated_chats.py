@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # A turn takes 55 tokens of the scripted tiers, which read 256.

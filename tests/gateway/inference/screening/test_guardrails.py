@@ -13,10 +13,9 @@ import pytest
 
 from gateway.base.settings import Settings
 from tests.gateway.inference.screening import word_guardrails
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 from tiers.conversation import ToolCallDelta
 from tiers.errors import CatalogError
 from tiers.tier import GenerationRequest

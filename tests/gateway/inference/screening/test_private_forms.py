@@ -8,9 +8,9 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from gateway.inference.screening.rules import PrivateRules, readings
 from tests.gateway.private_forms import CASES, CATALOG, OPEN, TEXTS, Body
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.shared_data import rows
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.catalog import PrivateSpec
 
 ALL = PrivateRules(PrivateSpec())

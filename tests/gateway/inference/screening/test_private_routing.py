@@ -13,9 +13,9 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from gateway.base.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

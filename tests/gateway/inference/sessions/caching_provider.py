@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 # Characters of a prompt that count as one token here.
 CHARS = 4

@@ -15,9 +15,9 @@ from migrations.tables.requests import session_steps
 from quality.records.record import Record
 from tests.gateway.inference.sessions.agent_sessions import CLIENTS, Step
 from tests.gateway.inference.sessions.caching_provider import CachingProvider
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 CATALOGUE = """

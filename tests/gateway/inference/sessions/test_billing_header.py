@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 RULES = "You write code."
 

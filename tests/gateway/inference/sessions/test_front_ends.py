@@ -15,7 +15,7 @@ from gateway.inference.clients import recognised
 from gateway.inference.front_ends import ANY_FRONT_END, WINDOW, front_end_of
 from tests.examples import examples
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.conversation import Turn
 from tiers.dialects.quirks import client_rows
 

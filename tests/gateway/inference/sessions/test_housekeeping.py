@@ -4,7 +4,7 @@ import pytest
 
 from classifier.policy.decide import decide
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HARD = "prove the theorem rigorously, step by step, and analyse each case"

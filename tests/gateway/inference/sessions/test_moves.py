@@ -10,8 +10,8 @@ from gateway.inference.agent_session import Answered
 from gateway.inference.conversations import Conversations
 from gateway.inference.router import RoutingService
 from tests.gateway.chats import chat
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.gateway.scripted_tier import ScriptedTier
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
 from tiers.conversation import Call, Turn

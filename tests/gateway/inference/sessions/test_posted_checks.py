@@ -17,9 +17,9 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from migrations.tables.requests import session_steps
 from quality.estimates.session_work import finished_work
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADA, BOB = "test-ada-5d39fd58a07dfb842367e2346d8f7434", "test-bob-884bcff941cbb51fff0185636af3489f"

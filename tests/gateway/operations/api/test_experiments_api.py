@@ -9,7 +9,7 @@ from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.registry import ArtefactRegistry
 from quality.records.record import Record
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

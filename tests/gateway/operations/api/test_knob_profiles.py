@@ -14,8 +14,8 @@ from gateway.operations.cli import main
 from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES, Profile
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.protocol import Knobs
-from tests.gateway.administrator import ADMIN_KEY, ADMIN_NAME
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.administrator import ADMIN_KEY, ADMIN_NAME
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 from tiers.catalog.replica_spec import BalancingSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

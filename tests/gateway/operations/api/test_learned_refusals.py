@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 from tiers.remote.refusals import REFUSALS, Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -20,7 +20,7 @@ from migrations.tables.quality import training_rows
 from quality.learning.own_labels import OwnLabels
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.catalog import CatalogInUse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,7 +14,7 @@ from migrations.tables.quality import classifier_versions, verifications
 from migrations.tables.requests import requests
 from quality.quality_loop import QualityLoop
 from tests.gateway.operations.dashboard.browsing import sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

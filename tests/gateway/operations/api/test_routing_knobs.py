@@ -6,7 +6,7 @@ import pytest
 
 from gateway.base.errors import ApiError
 from gateway.inference.routing_knobs import RoutingKnobFile, RoutingKnobs
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 ROUTING = "/v1/admin/knobs/routing"
 

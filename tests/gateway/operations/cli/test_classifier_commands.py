@@ -12,7 +12,7 @@ from classifier.registry.artefact import default_artefact, load_manifest, load_m
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from quality.store.database import open_database
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHIPPED, OTHER = load_manifest(default_artefact()).version, "v1-0123456789ab"

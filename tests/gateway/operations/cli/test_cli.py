@@ -14,9 +14,9 @@ from gateway.base.settings import Settings
 from quality.records.record import Record, Timings
 from quality.retraining.retrain import RetrainResult
 from quality.store.queries import insert_records
-from tests.database_servers import migrated
 from tests.gateway.in_process_cli import aio
 from tests.quality.store.records import make_embedding
+from tests.support.database import migrated
 
 
 def status_of(code: str) -> int:

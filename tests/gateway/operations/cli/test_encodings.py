@@ -14,7 +14,7 @@ from gateway.tenancy.declared import read_declaration
 from quality.distillation.examples import read_examples
 from quality.learning.outcome_import import read_outcomes
 from quality.records.redaction import patterns_redaction
-from tests.gateway.remote_catalog import write_remote_catalog
+from tests.support.upstream import write_remote_catalog
 from tiers.catalog.load import load_catalog
 
 MARK = b"\xef\xbb\xbf"

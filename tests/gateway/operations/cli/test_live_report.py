@@ -13,8 +13,8 @@ from gateway.operations.cli import main
 from quality.records.record import Timings
 from quality.store.database import open_database
 from quality.store.queries import insert_records
-from tests.database_servers import migrated
 from tests.quality.store.records import make_embedding, make_record
+from tests.support.database import migrated
 
 
 @pytest.fixture

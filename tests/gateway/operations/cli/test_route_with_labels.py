@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 PROMPT = "What is the capital of France?"
 LANDS = [

@@ -10,8 +10,8 @@ import httpx
 from gateway.tenancy.changes import Order
 from gateway.tenancy.users.sessions import RECHECK_SECONDS
 from gateway.tenancy.users.users import Role, UserOrder, add_user
-from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.administrator import ADMIN_KEY
+from tests.support.app import RunningGateway
 
 PASSWORD = "correct horse battery"
 

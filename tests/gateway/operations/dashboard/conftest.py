@@ -11,7 +11,7 @@ from argon2 import PasswordHasher
 from gateway.base.settings import Settings
 from gateway.tenancy.users import users
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 from tests.gateway.operations.dashboard.browsing import PASSWORD
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import ADMIN, ask
-from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
+from tests.support.served import ServedProcess, served
 
 MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-3", "tier-4")
 PATIENCE = 60_000

@@ -3,8 +3,8 @@
 import httpx
 
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
-from tests.gateway.served_process import ServedProcess
 from tests.polling import until
+from tests.support.served import ServedProcess
 
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 WATCHED = {

@@ -29,9 +29,9 @@ from tests.gateway.operations.dashboard.real_traffic import (
     retrain,
     until_judged,
 )
-from tests.gateway.served_process import ServedProcess, served
 from tests.http_server import Reply, answering
 from tests.polling import until
+from tests.support.served import ServedProcess, served
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}

@@ -24,7 +24,7 @@ from tests.gateway.operations.dashboard.real_gateway import (
     signed_in,
 )
 from tests.gateway.operations.dashboard.real_traffic import ADMIN, order
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = IN_CHROMIUM
 

@@ -26,7 +26,7 @@ from tests.gateway.operations.dashboard.real_gateway import (
     row,
     signed_in,
 )
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = IN_CHROMIUM
 

@@ -14,10 +14,9 @@ from playwright.sync_api import Browser, Page
 
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, chromium
 from tests.gateway.processes.left_behind import left_behind
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import running_upstream
 from tests.http_server import Reply, answering
+from tests.support.served import ServedProcess, served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = IN_CHROMIUM
 

@@ -25,7 +25,7 @@ from tests.gateway.operations.dashboard.real_gateway import (
 )
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import ADMIN, ask, order
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 pytestmark = IN_CHROMIUM
 

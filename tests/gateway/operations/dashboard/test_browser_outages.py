@@ -15,11 +15,11 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 from playwright.sync_api import Page, expect
 
 from gateway.admin.routes import PAGES
-from tests.database_servers import PostgresServer
-from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, chromium, headline, serious_findings, signed_in
 from tests.gateway.operations.dashboard.real_traffic import ADMIN
-from tests.gateway.served_process import served, started
+from tests.support.administrator import ADMIN_KEY
+from tests.support.database import PostgresServer
+from tests.support.served import served, started
 
 pytestmark = IN_CHROMIUM
 

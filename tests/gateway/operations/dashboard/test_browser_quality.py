@@ -23,7 +23,7 @@ from tests.gateway.operations.dashboard.real_gateway import (
 )
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import WATCHED, ask_until_judged_worse, complain
-from tests.gateway.served_process import ServedProcess
+from tests.support.served import ServedProcess
 
 pytestmark = [
     *IN_CHROMIUM,

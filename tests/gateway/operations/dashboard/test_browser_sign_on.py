@@ -12,9 +12,8 @@ from playwright.sync_api import Browser
 
 from tests.gateway.operations.dashboard.openid_provider import account, openid_provider
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM
-from tests.gateway.remote_catalog import write_remote_catalog
-from tests.gateway.served_process import served
-from tests.gateway.upstream import running_upstream
+from tests.support.served import served
+from tests.support.upstream import running_upstream, write_remote_catalog
 
 pytestmark = IN_CHROMIUM
 

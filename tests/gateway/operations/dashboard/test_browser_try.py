@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 from tests.gateway.operations.dashboard.page_layout import cut_tables, overlapping_texts
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, card, serious_findings, signed_in
 from tests.gateway.operations.dashboard.real_traffic import ADMIN
-from tests.gateway.served_process import ServedProcess, served
+from tests.support.served import ServedProcess, served
 
 pytestmark = IN_CHROMIUM
 SIZES: dict[str, ViewportSize] = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 900}}

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.operations.dashboard.html.rendering import TEMPLATES
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.shared_app import forget_whole_app
+from tests.support.app import RunningGateway
+from tests.support.shared_app import forget_whole_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/core"

@@ -9,7 +9,7 @@ from migrations.tables.quality import experiments
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import Guarded, Guardrails
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/experiments"

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 from tiers.tier import TierLoad
 
 KEY = "test-ada-f35eedd987dfd329c654d535ce9eb689"

@@ -20,7 +20,7 @@ from gateway.tenancy.users.users import (
 )
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 
 @pytest.fixture(autouse=True)

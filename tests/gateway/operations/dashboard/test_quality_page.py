@@ -14,7 +14,7 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, retrain_runs
 from quality.store.database import open_database
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/quality"

@@ -16,7 +16,7 @@ from gateway.inference.classifier_versions import ActiveClassifier, RoutingModel
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCRIPT = "<script>alert(1)</script>"

@@ -10,7 +10,7 @@ from sqlalchemy import event, insert, select
 from migrations.tables.quality import verifications
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/quality/review"

@@ -32,7 +32,7 @@ from migrations.tables.tenancy import api_keys
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE, API = "/admin/routing", "/admin/api/report"

@@ -12,7 +12,7 @@ from quality.privacy import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
 from tests.gateway.operations.dashboard.browsing import browser
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCRIPT = "<script>alert(1)</script>"

@@ -8,10 +8,10 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.operations.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, SharedLoginLimits, Subject
-from tests.database_servers import RedisServer
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
+from tests.support.app import running_gateway
+from tests.support.database import RedisServer
 
 ADA: Subject = ("account", "ada")
 HOME: Subject = ("network", "192.0.2.1")

@@ -37,7 +37,7 @@ from tests.gateway.operations.dashboard.browsing import (
     submit,
     with_user,
 )
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

@@ -19,7 +19,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in, with_user
 from tests.gateway.operations.dashboard.openid_provider import account, openid_provider
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/requests"

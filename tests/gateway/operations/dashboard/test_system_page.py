@@ -10,7 +10,7 @@ from sqlalchemy import text
 from gateway.base.settings import Settings
 from quality.store.database import head_revision
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 API = "/admin/api/system"

@@ -16,7 +16,7 @@ from quality.records.record import TRIED_OUT
 from quality.verification.sampling import refusal
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

@@ -14,7 +14,7 @@ from tests.gateway.operations.dashboard.browsing import (
     submit,
     with_user,
 )
-from tests.gateway.running_gateway import RunningGateway
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.loop_thread import on_a_thread
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.upstream import Call, LoopbackServer
 
 Pages = Mapping[str, Any]
 """What a GET of a path, or a POST to one that is no chat, answers: a JSON value, or a function of the body."""

@@ -27,9 +27,9 @@ from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
 from tests.gateway.in_process_cli import aio
-from tests.gateway.served_process import served
 from tests.gateway.telemetry.fake_nvml import FakeNvml
 from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER
+from tests.support.served import served
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.hardware_check import require_servable

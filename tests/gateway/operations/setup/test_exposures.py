@@ -17,7 +17,7 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
 from quality.store.database import migrate, open_database
-from tests.gateway.remote_catalog import write_remote_catalog
+from tests.support.upstream import write_remote_catalog
 
 HASHED = new_key()[1]
 SECRET = "dIeX4mpl7-q0Zw"

@@ -20,8 +20,8 @@ from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from gateway.operations.setup.other_gateways.account import Account
 from gateway.operations.setup.other_gateways.hosted import migrated_file as migrated
-from tests.gateway.running_gateway import running_gateway
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.support.app import running_gateway
+from tests.support.upstream import Upstream, running_upstream
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec

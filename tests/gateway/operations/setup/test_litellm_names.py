@@ -17,8 +17,8 @@ from gateway.operations.setup.other_gateways.migrate import Migration
 from gateway.operations.setup.other_gateways.models import time_limits
 from gateway.operations.setup.other_gateways.servers import server_of
 from tests.gateway.in_process_cli import aio
-from tests.gateway.running_gateway import running_gateway
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import running_gateway
+from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec

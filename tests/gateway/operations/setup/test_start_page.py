@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.operations.setup.model_servers import model_server, ollama_pages, openai_pages, vllm_pages
-from tests.gateway.served_process import READY, started
+from tests.support.served import READY, started
 
 pytestmark = pytest.mark.processes
 

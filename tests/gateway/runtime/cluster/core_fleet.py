@@ -14,10 +14,10 @@ from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceO
 from inference_core.transport.framing import SILENT_SECONDS
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
-from tests.gateway.running_gateway import PausedCore
 from tests.gateway.runtime.cluster.silent_relay import SilentRelay
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
+from tests.support.app import PausedCore
 
 
 class ServedReplica:

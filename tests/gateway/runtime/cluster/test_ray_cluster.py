@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.polling import until
+from tests.support.served import UNCACHED, ServedProcess, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.polling import until
 from tests.ports import held_port
+from tests.support.served import UNCACHED, ServedProcess, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.ray_short, pytest.mark.timeout(600)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")

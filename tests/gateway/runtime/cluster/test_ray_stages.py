@@ -11,8 +11,8 @@ import pytest
 
 from tests.gateway.device_catalog import write_catalog
 from tests.gateway.runtime.cluster.test_ray_cluster import PATIENCE, aio, replicas_of
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.polling import until
+from tests.support.served import UNCACHED, ServedProcess, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")

@@ -17,9 +17,9 @@ from migrations.tables.quality import verifications
 from quality.store.queries import insert_records
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.inference_core.hash_model import hash_core
 from tests.quality.store.records import make_record
+from tests.support.app import RunningGateway, running_gateway
 
 NAMES = ("smollm2-int4", "smollm2-bf16")
 STARTED, ANSWER = 20, 8

@@ -17,9 +17,10 @@ from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.protocol import CoreStats, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.inference_core.hash_model import VirtualClock, hash_core
+from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.clock import Clock
 
 INT4 = "smollm2-int4"
 
@@ -167,7 +168,7 @@ async def test_a_core_that_was_closed_is_not_started_again(tmp_path: Path) -> No
 
 
 def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run() -> None:
-    clock = VirtualClock()
+    clock = Clock()
     pauses = RestartPauses(clock)
     first = [pauses.after_end() for _ in range(12)]
     assert first[0] == FIRST_PAUSE_SECONDS

@@ -20,13 +20,13 @@ from inference_core.engine.core import Core
 from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams
 from migrations.tables.audit import audit_events
-from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.served_process import UNCACHED
 from tests.gateway.tiny_versions import ASKED, TOKENS, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
 from tests.polling import eventually
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.administrator import ADMIN_KEY
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.served import UNCACHED
+from tests.support.upstream import Call, LoopbackServer
 from tiers.tier import GenerationRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

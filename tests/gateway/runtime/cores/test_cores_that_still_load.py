@@ -18,10 +18,10 @@ from inference_core.execution.runner import ModelRunner
 from inference_core.transport.client import CoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_tier import ScriptedTier
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.scripted_tier import ScriptedTier
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from inference_core.parallel.load_group import load_group
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, MODEL, write_catalog
-from tests.gateway.served_process import ENDED_SECONDS, ServedProcess, served, started
+from tests.support.served import ENDED_SECONDS, ServedProcess, served, started
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.load import load_catalog
 

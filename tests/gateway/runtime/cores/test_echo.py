@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
+from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "The cat sat on the mat, naïve 𓂀 as ever, and looked at the wall for a very long time indeed."

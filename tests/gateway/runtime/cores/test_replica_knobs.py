@@ -7,7 +7,7 @@ import pytest
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.inference.replica_knobs import ReplicaKnobs
-from tests.gateway.running_gateway import running_gateway
+from tests.support.app import running_gateway
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.replicas.replica_set import ReplicaSet

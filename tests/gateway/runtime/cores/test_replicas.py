@@ -7,9 +7,9 @@ from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.gateway.chats import chat
-from tests.gateway.running_gateway import RunningGateway, scripted_tiers
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.support.app import RunningGateway, scripted_tiers
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.errors import ReplicaStatus

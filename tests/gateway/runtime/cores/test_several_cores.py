@@ -22,9 +22,9 @@ from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import CoreServer
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
-from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.scripted_tier import ScriptedTier
 from tests.inference_core.hash_model import hash_core
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 

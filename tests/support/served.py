@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import openai
 
-from tests.gateway.administrator import ADMIN_KEYS, Administrator
 from tests.polling import until
+from tests.support.administrator import ADMIN_KEYS, Administrator
 
 # Tests check generated answers; tests of the response cache opt in.
 UNCACHED = {"x-aio-cache": "off"}

@@ -1,12 +1,38 @@
-"""A small HTTP/1.1 server on loopback whose replies are written byte by byte, for tests of remote tiers."""
+"""Servers of models for tests: HTTP/1.1 on a free loopback port, whose replies a test writes byte by byte.
+
+`LoopbackServer` serves on the test's own loop and answers as its handler says. `Upstream` is one with a thread of its
+own, for gateways in other processes. `write_remote_catalog` writes the catalogue of tiers that are one such server: a
+gateway over it needs no core and starts at once.
+"""
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from tests.loop_thread import on_a_thread
+
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
+
+TIER = """
+[[tiers]]
+number = {number}
+name = "tier-{number}"
+price = {{ input_usd_per_million = {price}, output_usd_per_million = {output} }}
+objective = {{ ttft_ms = 1000, itl_ms = 100 }}
+expected_answer_tokens = 200
+mean_latency_ms = 1000
+max_tokens = 512
+
+[tiers.remote]
+base_url = "{base_url}"
+model = "{model}"
+max_context = 4096
+"""
 
 
 @dataclass
@@ -169,3 +195,76 @@ class LoopbackServer:
             for task in (gone, answer):
                 task.cancel()
             await asyncio.gather(gone, answer, return_exceptions=True)
+
+
+class Upstream:
+    """Answers the last message word by word. One that starts with `hold` pauses after its first word, or before it is
+    sent whole, until `let_go`; one that starts with `linger` after its last word, before its end and usage. One that
+    starts with `die` gets no answer: the asking process is to be killed."""
+
+    def __init__(self) -> None:
+        self.base_url = ""
+        self.held = threading.Semaphore(0)
+        self.deadly = threading.Semaphore(0)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._go = asyncio.Event()
+
+    def let_go(self) -> None:
+        """End every pause, also later ones."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._go.set)
+
+    def hold_again(self) -> None:
+        """Pause as at first."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self._go.clear)
+
+    async def answer(self, call: Call) -> None:
+        text = call.body["messages"][-1]["content"]
+        words = text.split(" ")
+        usage = {"prompt_tokens": 10, "completion_tokens": len(words), "total_tokens": 10 + len(words)}
+        if not call.body.get("stream"):
+            await self._pause(words, "hold")
+            await call.whole(text, usage)
+            return
+        await call.begin()
+        await call.chunk(words[0])
+        await self._pause(words, "hold")
+        for word in words[1:]:
+            await call.chunk(f" {word}")
+        await self._pause(words, "linger")
+        await call.end(usage)
+
+    async def _pause(self, words: list[str], where: str) -> None:
+        if words[0] == where:
+            self.held.release()
+            await self._go.wait()
+        elif words[0] == "die":
+            self.deadly.release()
+            await asyncio.Event().wait()
+
+
+@contextmanager
+def running_upstream() -> Iterator[Upstream]:
+    """Serve on a free loopback port until the block ends."""
+    upstream = Upstream()
+    with on_a_thread(LoopbackServer(upstream.answer)) as (server, upstream.loop):
+        upstream.base_url = server.base_url
+        yield upstream
+
+
+def write_remote_catalog(path: Path, base_url: str, tiers: int = 4, *, own_models: bool = False) -> Path:
+    """Each tier costs ten times as much as the one before. `own_models`: each is a model of its own, which labels need:
+    those of one model are equally good."""
+    entries = (
+        TIER.format(
+            number=n,
+            price=10.0 ** (n - 2),
+            output=3 * 10.0 ** (n - 2),
+            base_url=base_url,
+            model=f"upstream-{n}" if own_models else "upstream",
+        )
+        for n in range(1, tiers + 1)
+    )
+    path.write_text('name = "one-upstream"\n' + "".join(entries))
+    return path

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,12 +31,13 @@ from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.transport.client import CoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.administrator import ADMIN_KEYS, Administrator
-from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.gateway.scripted_tier import ScriptedTier
-from tests.gateway.served_process import UNCACHED
-from tests.gateway.shared_app import shared_http_app
 from tests.inference_core.hash_model import hash_core
+from tests.loop_thread import on_a_thread
+from tests.support.administrator import ADMIN_KEYS, Administrator
+from tests.support.scripted_classifier import ScriptedClassifier
+from tests.support.scripted_tier import ScriptedTier
+from tests.support.served import UNCACHED
+from tests.support.shared_app import shared_http_app
 
 
 class RunningGateway:
@@ -203,6 +204,13 @@ async def running_gateway(
         await gateway.close()
         server.leave()
         await serving
+
+
+@contextmanager
+def threaded_gateway(settings: Settings, core: CoreClient | None = None) -> Iterator[RunningGateway]:
+    """Serve until the block ends."""
+    with on_a_thread(running_gateway(settings, core=core)) as (gateway, _):
+        yield gateway
 
 
 class PausedCore:
