@@ -1,6 +1,6 @@
 """`python -m benchmarks NAME`: the benchmarks of this repository, which no package ships."""
 
-from gateway.operations.cli.group import LazyGroup
+from gateway.cli.group import LazyGroup
 
 # Where each command is, under benchmarks, and its line in the help.
 _COMMANDS = {

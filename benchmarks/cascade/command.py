@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.cascade.figures import after_labels, without_labels
 from benchmarks.cascade.recorded import COMPARATOR, read_answers
-from gateway.operations.cli.options import FILE
+from gateway.cli.options import FILE
 
 
 def _listed(_context: click.Context, parameter: click.Parameter, value: str | None) -> list[float]:

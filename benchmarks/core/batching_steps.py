@@ -14,7 +14,7 @@ from benchmarks.core.ablation_worker import Batching, Configuration
 from benchmarks.core.mixed_load import mixed_jobs
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
-from gateway.operations.cli.options import NEW_FOLDER, echo_json
+from gateway.cli.options import NEW_FOLDER, echo_json
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.scheduled_core import LAYOUT, SLAB_BYTES, ProfileRunner, VirtualClock
 from gateway.planning.load_test.workload import WORDS

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.operations.cli.options import FOLDER, json_option
+from gateway.cli.options import FOLDER, json_option
 from inference_core.errors import CoreError
 from inference_core.grammar.limits import LIMITS
 from inference_core.grammar.vocabulary import Vocabulary

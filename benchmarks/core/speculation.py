@@ -18,8 +18,8 @@ from benchmarks.report.markdown import markdown, middle, number, ranged, times
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.operations.cli.options import by_words
-from gateway.planning.commands.bench import ManyNumbers
+from gateway.cli.options import by_words
+from gateway.cli.planning.bench import ManyNumbers
 from gateway.planning.load_test.run import LoadRun, core_target, model_of
 from gateway.planning.load_test.workload import Load
 from inference_core.errors import CoreError

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from benchmarks.report.kept import echo_row
-from gateway.operations.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
-from gateway.planning.commands.bench import ManyNumbers
+from gateway.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.cli.planning.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner

@@ -14,8 +14,8 @@ from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.operations.cli.options import by_words
-from gateway.planning.commands.bench import ManyNumbers, show_progress
+from gateway.cli.options import by_words
+from gateway.cli.planning.bench import ManyNumbers, show_progress
 from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook, core_target, model_of
 from gateway.planning.load_test.workload import Load, Prompts, jobs_of
 from tiers.catalog.core_spec import core_spec

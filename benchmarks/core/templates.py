@@ -7,7 +7,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from gateway.operations.cli.options import FOLDER, json_option
+from gateway.cli.options import FOLDER, json_option
 from inference_core.errors import CoreError
 from inference_core.tokenization.chat_template import ChatTemplate
 from tiers.dialects.written.probe_dialect import probed

@@ -8,10 +8,10 @@ from typing import Any
 import click
 import msgspec
 
+from gateway.cli.options import FILE, FOLDER, NEW_FILE, catalog_option, data_dir_option, settings_from
+from gateway.cli.planning.plan import percent_shares
 from gateway.inference.router import RoutingService
-from gateway.operations.cli.options import FILE, FOLDER, NEW_FILE, catalog_option, data_dir_option, settings_from
 from gateway.planning.backtests.backtest import dry_request, dry_routing
-from gateway.planning.commands.plan import percent_shares
 from tiers.conversation import Turn
 
 

@@ -21,7 +21,7 @@ from benchmarks.gateway.target import CHAT, MESSAGES, Target, TargetError
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
 from benchmarks.peers.gateways import running_gateways
 from benchmarks.report.kept import echo_row
-from gateway.operations.cli.options import NEW_FOLDER, json_option, settings_from
+from gateway.cli.options import NEW_FOLDER, json_option, settings_from
 
 MARK = b"000000000000"
 TOPICS = "report summary river number compare explain city data price water table winter market letter"

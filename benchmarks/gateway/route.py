@@ -11,10 +11,7 @@ import msgspec
 
 from classifier.features.surface_features import LEXICON
 from gateway.base.inference_request import InferenceRequest
-from gateway.inference.class_prior import class_prior
-from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.inference.router import RoutingService
-from gateway.operations.cli.options import (
+from gateway.cli.options import (
     catalog_option,
     data_dir_option,
     echo_answer,
@@ -22,6 +19,9 @@ from gateway.operations.cli.options import (
     settings_from,
     table,
 )
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.router import RoutingService
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog

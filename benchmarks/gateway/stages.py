@@ -20,13 +20,7 @@ from benchmarks.sources.report import StageTimes
 from gateway.base.configuration import variable_of
 from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answer import Answer, Stamps
-from gateway.inference.class_prior import class_prior
-from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.inference.router import RoutingService
-from gateway.inference.routing_knobs import RoutingKnobFile
-from gateway.inference.service import RecordSink, Service
-from gateway.operations.cli.options import (
+from gateway.cli.options import (
     NEW_FILE,
     cache_dir_option,
     catalog_option,
@@ -37,6 +31,12 @@ from gateway.operations.cli.options import (
     staged_progress,
     table,
 )
+from gateway.inference.answer import Answer, Stamps
+from gateway.inference.class_prior import class_prior
+from gateway.inference.classifier_versions import ActiveClassifier
+from gateway.inference.router import RoutingService
+from gateway.inference.routing_knobs import RoutingKnobFile
+from gateway.inference.service import RecordSink, Service
 from gateway.planning.backtests.backtest import dry_request
 from gateway.planning.load_test.http_target import running_server
 from gateway.planning.load_test.workload import Prompts

@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.report.kept import echo_row
 from gateway.base.settings import Settings
-from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
+from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
 from gateway.planning.load_test.http_target import launched, running_server, stopped
 from tiers.catalog.load import load_catalog
 

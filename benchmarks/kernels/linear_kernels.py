@@ -12,8 +12,8 @@ import torch
 from benchmarks.kernels.attention_kernels import bench_attention
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest, machine_peaks, model_bounds
 from benchmarks.report.kept import echo_row
-from gateway.operations.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
-from gateway.planning.commands.bench import ManyNumbers
+from gateway.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.cli.planning.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.linear.panels import PanelKind, pack
 from inference_core.loaders.block_formats import BLOCK_DTYPES

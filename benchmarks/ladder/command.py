@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.options import (
+from gateway.cli.options import (
     FOLDER,
     cache_dir_option,
     catalog_option,
@@ -15,7 +15,7 @@ from gateway.operations.cli.options import (
     staged_progress,
     table,
 )
-from gateway.planning.commands.train_adapter import named_model, torch_device
+from gateway.cli.planning.train_adapter import named_model, torch_device
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 

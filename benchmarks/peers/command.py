@@ -22,7 +22,7 @@ from benchmarks.report.kept import keep_option, out_option
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import gateways_table, peer_tables, results_of
 from gateway.base.settings import Settings
-from gateway.operations.cli.options import NEW_FOLDER, cache_dir_option, catalog_option, settings_from
+from gateway.cli.options import NEW_FOLDER, cache_dir_option, catalog_option, settings_from
 from gateway.planning.load_test.run import busy_share, summary
 from gateway.planning.load_test.workload import BenchOptions
 

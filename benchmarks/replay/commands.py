@@ -21,7 +21,7 @@ from benchmarks.replay.report import report
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from benchmarks.replay.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from classifier.training.data.dataset import data_folder
-from gateway.operations.cli.options import FILE, NEW_FILE
+from gateway.cli.options import FILE, NEW_FILE
 
 
 @click.command()

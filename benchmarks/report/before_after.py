@@ -10,7 +10,7 @@ from benchmarks.report.markdown import markdown, ranged, times
 from benchmarks.report.measured import Head, MeasurementError, Spread, machine_line
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio_of_runs, spread
-from gateway.operations.cli.options import FILE
+from gateway.cli.options import FILE
 
 # What tells the rows of a measurement apart, but for the round.
 _KEYS = (

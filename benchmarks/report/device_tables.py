@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.report.markdown import markdown
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.page import page_option, show_tables
-from gateway.operations.cli.options import FILE
+from gateway.cli.options import FILE
 
 Row = dict[str, Any]
 _ROWS = (1, 4, 16, 64, 256, 4096)

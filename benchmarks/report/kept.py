@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from gateway.operations.cli.options import (
+from gateway.cli.options import (
     NEW_FILE,
     Command,
     cache_dir_option,

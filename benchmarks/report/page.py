@@ -23,7 +23,7 @@ from benchmarks.report.measured import (
 )
 from benchmarks.report.measurement import Measurement, Results, read_finished, read_results, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
-from gateway.operations.cli.options import FILE, FOLDER, NEW_FOLDER
+from gateway.cli.options import FILE, FOLDER, NEW_FOLDER
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

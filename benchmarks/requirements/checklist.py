@@ -20,7 +20,7 @@ from benchmarks.requirements.evidence_runs import (
 )
 from benchmarks.requirements.evidence_runs import run_tests as runs_of
 from benchmarks.requirements.requirements import PAGE, Requirement, read_requirements
-from gateway.operations.cli.options import FOLDER, echo_json, json_option, table
+from gateway.cli.options import FOLDER, echo_json, json_option, table
 
 Status = Literal["pass", "fail", "partly", "not done", "not measured"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.sessions.joint_runs import Check, RunOutcomes, decide, ordered_pairs, prior_pairs, true_gains
 from benchmarks.sessions.outcome_file import read_outcomes
-from gateway.operations.cli.options import FILE
+from gateway.cli.options import FILE
 from quality.comparison.session_pairs import LEAST_TASKS
 
 

@@ -8,7 +8,7 @@ import msgspec
 from benchmarks.sessions.ends import end_rates, learn
 from benchmarks.sessions.figures import Price, Rule, measure
 from benchmarks.sessions.recorded import read_runs
-from gateway.operations.cli.options import FILE
+from gateway.cli.options import FILE
 
 BOUND = (
     "An upper bound: the strong model's run began with the task on untouched files, and a share {share:.0%} of users "

@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.report.machine import describe_machine
 from benchmarks.requirements.evidence_runs import git
-from gateway.operations.cli.options import FILE, FOLDER, table
+from gateway.cli.options import FILE, FOLDER, table
 
 RECORD = "origins.json"
 UNKNOWN = "–"

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.report.measured import MeasurementError
 from benchmarks.sources.claims import NOT_MEASURED, Feature, claims, tables
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
-from gateway.operations.cli.options import FOLDER, NEW_FILE
+from gateway.cli.options import FOLDER, NEW_FILE
 from quality.estimates.served import BUDGET_MS, TOKENS
 
 

@@ -304,4 +304,4 @@ def _with_field(settings: Settings, name: str, value: object) -> Settings:
 
 def own_command(*arguments: str) -> list[str]:
     """Return what runs `aio ARGUMENTS` with this interpreter, wherever its scripts are installed."""
-    return [sys.executable, "-c", "from gateway.operations.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from gateway.cli import main; main()", *arguments]

@@ -23,12 +23,12 @@ from gateway.app import HttpApp, create_app
 from gateway.base.configuration import catalog_reason
 from gateway.base.footprint import LastingObjects
 from gateway.base.settings import Settings, SettingsError
+from gateway.base.terminal import broken
 from gateway.edge.asgi import UnderRoot
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.edge.proxies import TrustedProxies, root_path
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.http import http_app
-from gateway.operations.cli.options import broken
 from gateway.operations.running import OPERATIONS
 from gateway.processes.announcement import (
     ServerStartError,

@@ -23,7 +23,7 @@ import msgspec
 from gateway.base.configuration import catalog_reason, environment_of, own_command
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses
-from gateway.operations.cli.options import broken
+from gateway.base.terminal import broken
 from gateway.processes.announcement import (
     ServerStartError,
     ready_text,

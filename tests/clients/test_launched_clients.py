@@ -23,7 +23,7 @@ from tests.clients.test_tool_loops import SAID, SHELL_PROMPT, Setup, check_histo
 pytestmark = pytest.mark.clients
 __all__ = ["setup", "upstream", "url"]
 
-LAUNCH = (sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch", "--url")
+LAUNCH = (sys.executable, "-c", "from gateway.cli import main; main()", "launch", "--url")
 
 
 def run(setup: Setup, folder: Path, *command: str, **environment: str) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
+from gateway.cli.planning.plan import serve as serve_fleet
+from gateway.cli.serving.serve import worker as run_worker
 from gateway.edge.proxies import host_is_allowed
-from gateway.planning.commands.plan import serve as serve_fleet
-from gateway.processes.commands.serve import worker as run_worker
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
     CHART,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.base.configuration import load_settings
-from gateway.processes.commands.serve import serve
+from gateway.cli.serving.serve import serve
 from gateway.tenancy.keys.key_secrets import ApiKeys
 from tests.deploy.rendered_chart import (
     VALUES,

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.base.configuration import load_settings, variable_of
 from gateway.base.settings import Settings, SettingsError
-from gateway.processes.commands.serve import worker
+from gateway.cli.serving.serve import worker
 from gateway.processes.start_checks import refuse_open_access
 from gateway.tenancy.keys.key_secrets import ApiKeys, keys_of
 from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner, Result
 
-from gateway.operations.cli import main
+from gateway.cli import main
 
 
 def aio(*arguments: object, typed: str = "", **environment: str) -> Result:

@@ -24,7 +24,7 @@ ALLOWED = {
     "gateway/inference/api/passed/": "endpoints that are passed through as they are, which no dialect reads",
     "gateway/inference/response_cache.py": "names of what a caller set, as `GenerationRequest.given` has them",
     "gateway/inference/screening/texts.py": "the place of a finding, as operators see it",
-    "gateway/operations/cli/live/launch.py": "a setting of Codex",
+    "gateway/cli/live/launch.py": "a setting of Codex",
     "gateway/operations/setup/": "configuration of other gateways, and what lists of models say of them",
     "gateway/planning/load_test/": "the load test is a client of chats",
     "tiers/catalog/": "entries of the catalogue, which name fields of a server for its operator",

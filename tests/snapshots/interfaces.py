@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect
 
 from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 
 Json = dict[str, Any]
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

@@ -15,10 +15,10 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from gateway.batches.batch import BatchKnobs
+from gateway.cli import main
+from gateway.cli.serving.migrate import settings_table
 from gateway.inference.answer_stores import CacheKnobs
 from gateway.inference.routing_knobs import RoutingKnobs
-from gateway.operations.cli import main
-from gateway.processes.commands.migrate import settings_table
 from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.protocol import Knobs
 from tests.snapshots.interfaces import METHODS

@@ -82,7 +82,7 @@ def started(
     the catalogue is new.
     """
     data.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", what]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", what]
     folders = ["--data-dir", str(data), "--cache-dir", str(cache)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     with (data / "log").open("ab") as log:

@@ -29,7 +29,7 @@ from benchmarks.gateway.fidelity.provider import (
 )
 from benchmarks.gateway.fidelity.wires import BY_NAME, KEYS, catalogue, groups, installed_wires
 from gateway.base.settings import Settings
-from gateway.operations.cli.options import echo_answer, json_option, staged_progress
+from gateway.cli.options import echo_answer, json_option, staged_progress
 from gateway.planning.load_test.http_target import running_server
 
 CASES = ("plain", "tools", "thinking", "moved", "lenient", "half", "busy")

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.operations.cli.options import FILE
-from gateway.operations.cli.typed_options import Count, Positive, Whole
+from gateway.base.field_types import Count, ExistingFile, Positive, Whole
 from gateway.planning.capacity.workload import read_trace
 
 
@@ -26,7 +25,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Closed loop: in flight."""
     rate: Annotated[tuple[Positive, ...], Meta(title="R...")] = ()
     """Open loop: Poisson arrivals per second."""
-    trace: Annotated[Path, Meta(extra={"type": FILE})] | None = None
+    trace: ExistingFile | None = None
     """Replay a CSV or JSONL file."""
     prompt_tokens: Count = 128
     """Words per prompt, about one token each."""

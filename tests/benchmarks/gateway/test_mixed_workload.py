@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from benchmarks.__main__ import main
 from benchmarks.gateway.mixed_workload import MixError, counts_of, mixed_workload
+from gateway.cli import main as aio_main
 from gateway.inference.router import RoutingService
-from gateway.operations.cli import main as aio_main
 from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 

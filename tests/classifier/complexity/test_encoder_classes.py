@@ -21,8 +21,8 @@ from classifier.native import KERNELS
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import LabelledPrompt
 from classifier.training.recipes.fine_tune import FineTuneSettings, train_classes
+from gateway.cli import main
 from gateway.inference.classifier_versions import ActiveClassifier
-from gateway.operations.cli import main
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import tiny_checkpoint
 

@@ -68,7 +68,7 @@ def test_a_key_of_the_settings_or_of_the_database_lets_it_start_and_strangers_ar
     with served(data, cache, *options, "--host", "0.0.0.0", environment={"AIO_API_KEYS": f"app={HASHED}"}) as aio:
         assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
         assert httpx.get(f"{aio.url}/v1/models", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "app"]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "keys", "create", "app"]
     made = subprocess.run([*command, "--data-dir", str(data)], capture_output=True, text=True, check=True).stdout
     found = re.search(r"sk-aio-[\w-]{40,}", made)
     assert found is not None

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from sqlalchemy import insert, select, update
 
 from gateway.base.settings import Settings
+from gateway.cli import main
 from gateway.operations import alert_causes
 from gateway.operations.alert_causes import LEAST_ANSWERS
-from gateway.operations.cli import main
 from gateway.operations.constant_tier import ConstantFollower
 from gateway.tenancy.admission import QUOTA_EXCEEDED
 from gateway.tenancy.budgets.budget_commands import set_budget

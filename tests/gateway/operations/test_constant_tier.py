@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from sqlalchemy import delete, insert, select
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.operations.constant_tier import CHANGED
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows

@@ -10,7 +10,7 @@ import httpx
 from click.testing import CliRunner
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from tests.polling import eventually
 from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEY
 from tests.support.app import RunningGateway, running_gateway

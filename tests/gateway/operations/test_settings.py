@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from gateway.base.configuration import SERVED_CATALOG, catalog_reason, load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.base.stores.data_folder import make_writable_folder
-from gateway.operations.cli.options import settings_from
+from gateway.cli.options import settings_from
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 from quality.store.database import away_reason
 

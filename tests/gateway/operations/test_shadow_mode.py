@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from gateway.operations.cli.quality.report import report as report_command
+from gateway.cli.quality.report import report as report_command
 from gateway.operations.labels import loop_setup
 from quality.verification.sampling import SamplingSettings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
 from tests.support.app import RunningGateway, running_gateway

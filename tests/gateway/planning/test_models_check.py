@@ -10,7 +10,7 @@ import torch
 import transformers
 from click.testing import CliRunner, Result
 
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.planning.model_check import check_model
 from inference_core.device.load_device_core import device_layout
 from inference_core.errors import ModelFileError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.planning.commands.plan import plan
+from gateway.cli.planning.plan import plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "capacity.md"
 

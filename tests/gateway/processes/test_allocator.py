@@ -32,7 +32,7 @@ print(len(re.findall("<heap nr=", open(sys.argv[1]).read())))
 """
 _SERVE = """
 import click
-from gateway.processes.commands.serve import serve
+from gateway.cli.serving.serve import serve
 try:
     # Refused, but not before libraries were imported.
     options = ["--role", "{role}", "--quality-target", "0.9", "--data-dir", sys.argv[1] + "-data"]

@@ -33,7 +33,7 @@ def without_name() -> list[str]:
 
 @contextmanager
 def run_by(user: list[str], folder: Path, what: str, *options: str) -> Iterator["subprocess.Popen[str]"]:
-    code = "from gateway.operations.cli import main; main()"
+    code = "from gateway.cli import main; main()"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "PYTHONUNBUFFERED": "1"}
     environment |= {"AIO_DATA_DIR": str(folder / "data"), "AIO_CACHE_DIR": str(folder / "cache"), "AIO_PORT": "0"}
     process = subprocess.Popen(
@@ -66,7 +66,7 @@ def test_a_gateway_serves_a_worker_waits_and_a_check_answers(tmp_path: Path, wit
 
 
 def test_without_folders_the_start_is_refused_in_a_line(without_name: list[str]) -> None:
-    code = "from gateway.operations.cli import main; main()"
+    code = "from gateway.cli import main; main()"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         [*without_name, sys.executable, "-c", code, "keys", "list", "--data-dir", "/proc/nothing"],

@@ -110,7 +110,7 @@ def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tm
 
 NOTING = """
 import atexit, sys
-from gateway.operations.cli import main
+from gateway.cli import main
 atexit.register(lambda: open(sys.argv[-1], "w").write("\\n".join(sys.modules)))
 main(sys.argv[1:-1])
 """

@@ -76,7 +76,7 @@ def newer(database: Path) -> Path:
 
 def command(*words: str, settings: Settings) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
-    program = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
+    program = [sys.executable, "-c", "from gateway.cli import main; main()"]
     return subprocess.run([*program, *words], env=inherited | settings, capture_output=True, text=True, timeout=200)
 
 

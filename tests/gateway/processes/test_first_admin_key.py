@@ -105,7 +105,7 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         assert httpx.get(f"{url}/v1/models").status_code == 200
         # After losing the key, one makes another on the machine.
         order = ["keys", "create", "boss", "--scope", "admin", "--data-dir", str(data)]
-        command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
+        command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
         made = KEY.search(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert made is not None
         until(lambda: httpx.get(f"{url}/v1/admin/knobs/routing", headers=bearer(made[0])).status_code == 200)

@@ -28,7 +28,7 @@ from tests.support.served import READY, started
 
 pytestmark = pytest.mark.processes
 
-AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
+AIO = [sys.executable, "-c", "from gateway.cli import main; main()"]
 # What a person sets for nothing; the other tests' gateways verify nothing merely because a catalogue is new.
 SHIPPED = {"AIO_COLD_START_USD": str(Settings().cold_start_usd)}
 ASKED = (

@@ -75,7 +75,7 @@ def labels_that_count(gateway: ServedProcess) -> float:
 def aio(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     return subprocess.run(
-        [sys.executable, "-c", "from gateway.operations.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from gateway.cli import main; main()", *arguments],
         env=inherited | without_extras(folder / "site") | environment,
         cwd=folder,
         capture_output=True,
@@ -123,7 +123,7 @@ def test_a_command_that_fits_says_what_to_install(tmp_path: Path) -> None:
 EVERY_HELP = """
 import click
 from click.testing import CliRunner
-from gateway.operations.cli import main
+from gateway.cli import main
 
 def walk(group, path):
     for name in group.list_commands(None):

@@ -57,7 +57,7 @@ def test_chats_go_to_the_other_tiers(upstream: Upstream, tmp_path: Path) -> None
 
 def test_init_warns_of_it(upstream: Upstream, tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "tiny", 0)
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "init", "--ports", "1"]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "init", "--ports", "1"]
     tiers = ["--tier", f"raw={tmp_path / 'tiny'}", "--tier", f"server={upstream.base_url},upstream"]
     said = subprocess.run(
         [*command, *tiers, "--output", str(tmp_path / "catalog.toml")], capture_output=True, text=True, check=True

@@ -44,7 +44,7 @@ def browser(aio: ServedProcess) -> Iterator[httpx.Client]:
 
 
 def command(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    program = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
+    program = [sys.executable, "-c", "from gateway.cli import main; main()"]
     return subprocess.run([*program, *words, "--data-dir", str(folder)], capture_output=True, text=True, timeout=200)
 
 
@@ -185,7 +185,7 @@ def test_files_of_other_editors_and_a_server_that_does_not_answer_end_with_a_sen
     assert (refused.returncode, "Traceback" in refused.stderr) == (1, False)
     assert "it is not UTF-8: byte 0xe9 in line 1" in refused.stderr
 
-    program = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "init", "--ports", "1"]
+    program = [sys.executable, "-c", "from gateway.cli import main; main()", "init", "--ports", "1"]
     tiers = ["--tier", "small=http://127.0.0.1:1/v1,small", "--tier", "large=http://127.0.0.1:1/v1,large"]
     output = tmp_path / "aio.toml"
     ended = subprocess.run([*program, *tiers, "--output", str(output)], capture_output=True, text=True, timeout=200)

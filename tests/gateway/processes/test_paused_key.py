@@ -41,7 +41,7 @@ def test_both_workers_follow_a_pause_by_the_api_and_its_end_by_the_command(tmp_p
         assert error["message"].startswith("This API key is paused until an administrator resumes it.")
 
         order = ["keys", "resume", "ada", "--data-dir", str(data)]
-        command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
+        command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert "is resumed; running servers admit it within seconds" in said
         until(lambda: all_say(200))

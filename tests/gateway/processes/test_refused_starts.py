@@ -18,7 +18,7 @@ from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
-_AIO = (sys.executable, "-c", "from gateway.operations.cli import main; main()")
+_AIO = (sys.executable, "-c", "from gateway.cli import main; main()")
 _TIERS = ("--tier", "a=openai:gpt-4o-mini", "--tier", "b=openai:gpt-4o")
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
 

@@ -58,7 +58,7 @@ def test_keys_of_callers_and_of_servers_come_from_files(tmp_path: Path) -> None:
 
 
 def test_a_key_of_two_lines_starts_nothing(tmp_path: Path) -> None:
-    code = "from gateway.operations.cli import main; main()"
+    code = "from gateway.cli import main; main()"
     options = ["--port", "0", "--data-dir", str(tmp_path), "--catalog", catalog_at(tmp_path, "http://127.0.0.1:9/v1")]
     done = subprocess.run(
         [sys.executable, "-c", code, "serve", *options],

@@ -46,7 +46,7 @@ def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(
     ]
     assert len([line for line in said if line]) <= MOST_LINES
     assert said[-1].startswith("Callers need no key")
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "ada"]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "keys", "create", "ada"]
     subprocess.run([*command, "--data-dir", str(tmp_path / "data")], check=True, capture_output=True)
     assert said_at_start(tmp_path, catalog, "--gateway-workers", str(workers))[-1] == "Callers need an API key"
 

@@ -104,7 +104,7 @@ def test_a_start_and_an_end_are_json(tmp_path: Path, what: str) -> None:
     ],
 )
 def test_a_start_that_fails_says_why_as_json(tmp_path: Path, options: list[str], said: str) -> None:
-    code = "from gateway.operations.cli import main; main()"
+    code = "from gateway.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "serve", "--data-dir", str(tmp_path), *options],
         env=os.environ | JSON, capture_output=True, text=True, timeout=60, check=False,

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from gateway.operations.cli.group import told_error
+from gateway.cli.group import told_error
 from gateway.telemetry import telemetry_url
 from gateway.telemetry.telemetry_url import refuse_metadata_behind
 

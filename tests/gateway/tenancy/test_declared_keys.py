@@ -15,7 +15,7 @@ from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.operations.cli.access.keys import DIFFERS
+from gateway.cli.access.keys import DIFFERS
 from gateway.tenancy.budgets.budget_commands import states_of
 from gateway.tenancy.changes import Order
 from gateway.tenancy.declared import DeclarationError, apply_declaration, differences, read_declaration

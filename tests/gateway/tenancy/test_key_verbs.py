@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, create_key, pause_key, resume_key, shown_key
 from migrations.tables.audit import audit_events

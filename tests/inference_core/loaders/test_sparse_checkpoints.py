@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from gateway.planning.commands.models import models
+from gateway.cli.planning.models import models
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import describe_sparsity
 from inference_core.loaders.open_checkpoint import open_checkpoint

@@ -101,7 +101,7 @@ def test_what_has_no_effect_is_refused_by_name(given: str, said: str) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("given", ["sslmode=perhaps", "pgbouncer=true", "sslmode=verify-full", "sslmode=require"])
 def test_a_command_says_in_one_line_what_is_wrong(tmp_path: Path, postgres_url: str, given: str) -> None:
-    code = "from gateway.operations.cli import main; main()"
+    code = "from gateway.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "migrate", "--data-dir", str(tmp_path)],
         env=os.environ | {"AIO_DATABASE_URL": f"{postgres_url}?sslpassword=heron&{given}", "HOME": str(tmp_path)},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.operations.cli import main
+from gateway.cli import main
 from tests.gateway.in_process_cli import aio
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog

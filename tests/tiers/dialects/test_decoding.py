@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from gateway.operations.cli.group import told_error
+from gateway.cli.group import told_error
 from quality.store.drivers import DatabaseUrlError
 from tiers.dialects.decoding import explained
 

@@ -343,7 +343,7 @@ COMMANDS = (
 
 def _of_commands(data: Path, draw: Random, count: int, label: str) -> Iterator[Outcome]:
     for words in draw.sample(COMMANDS, min(count, len(COMMANDS))):
-        program = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *words.split()]
+        program = [sys.executable, "-c", "from gateway.cli import main; main()", *words.split()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
         done = subprocess.run(
             program, capture_output=True, text=True, env=environment | {"AIO_DATA_DIR": str(data)}, timeout=120

@@ -130,7 +130,7 @@ def checked(path: Path) -> tuple[int, str, float, int]:
     """`aio models check PATH` in a process of its own; see `watched`."""
     from click.testing import CliRunner
 
-    from gateway.operations.cli import main
+    from gateway.cli import main
     from inference_core.errors import CoreError
 
     def check() -> tuple[int, str]:

@@ -74,7 +74,7 @@ def _run(target: Target, command: tuple[str, ...]) -> int:
     given = ["--catalog", str(target.data / "catalog.toml")] if command == ("check",) else ["--url", target.aio.url]
     environment = os.environ | target.proxied | {"AIO_ADMIN_KEY": ADMIN_KEY, "AIO_DATA_DIR": str(target.data)}
     ended = subprocess.run(
-        [sys.executable, "-c", "from gateway.operations.cli import main; main()", *command, *given],
+        [sys.executable, "-c", "from gateway.cli import main; main()", *command, *given],
         env=environment, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     return 400 if ended.returncode else 200

@@ -260,7 +260,7 @@ def _import(target: Target, prompts: list[str], draw: Random) -> None:
     file, catalog = target.data / "outcomes.jsonl", target.data / "catalog.toml"
     lines = [{"prompt": f"{one} {draw.random()}", "scores": {"1": 0, "2": 0, "4": 1}} for one in prompts]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "outcomes", "import", str(file)]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "outcomes", "import", str(file)]
     command += ["--key", key_id, "--catalog", str(catalog), "--data-dir", str(target.data)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     subprocess.run(command, env=kept, check=True, capture_output=True, timeout=120)

@@ -10,7 +10,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from tests.support.administrator import ADMIN_KEY
 from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 

@@ -112,7 +112,7 @@ async def test_the_hook_of_a_launched_client_runs_the_check_and_posts_how_it_end
         "PYTHONPATH": os.pathsep.join(sys.path),
     }  # fmt: skip
     event = f'{{"session_id": "{session}", "hook_event_name": "Stop", "stop_hook_active": false}}'
-    command = [sys.executable, "-m", "gateway.operations.cli.live.session_check"]
+    command = [sys.executable, "-m", "gateway.cli.live.session_check"]
 
     async def labels() -> list[str]:
         async with keyed.serving.database.connect() as connection:

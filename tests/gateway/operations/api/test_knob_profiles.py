@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
+from gateway.cli import main
 from gateway.inference.routing_knobs import RoutingKnobs
-from gateway.operations.cli import main
 from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES, Profile
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.protocol import Knobs

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.runtime.cores.knobs import CoreKnobs, KnobOrder
 from gateway.tenancy.keys.key_secrets import new_key
 from inference_core.protocol import Knobs

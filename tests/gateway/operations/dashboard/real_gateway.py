@@ -46,7 +46,7 @@ def add_user(data: Path, name: str, role: str) -> None:
     """Add a user to the installation of a data folder."""
     order = ["admin", "add-user", name, "--role", role, "--password-stdin", "--data-dir", str(data)]
     # In a separate process: Playwright's event loop is this thread's.
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -58,7 +58,7 @@ def import_labels(data: Path, count: int) -> None:
     ]
     file = data / "outcomes.jsonl"
     file.write_text("\n".join(lines), encoding="utf-8")
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "outcomes", "import", str(file)]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "outcomes", "import", str(file)]
     done = subprocess.run([*command, "--data-dir", str(data)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

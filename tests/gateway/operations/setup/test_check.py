@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.operations.setup.failure_policy import failure_policies
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages, vllm_pages
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.operations.cli import main
+from gateway.cli import main
 from tests.gateway.operations.setup.model_servers import ModelServer, model_server, openai_pages
 from tiers.catalog.price_list import list_version
 

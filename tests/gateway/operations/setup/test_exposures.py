@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.base.stores.data_folder import KEYS_REQUIRED
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.operations.setup.exposures import exposures
 from gateway.operations.setup.stored_keys import has_answer_keys
 from gateway.processes.start_checks import refuse_open_access, warn_of_settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from gateway.operations.cli.setup.init import port_option
+from gateway.cli.setup.init import port_option
 from gateway.operations.setup.candidate import PROPOSALS, Candidate
 from gateway.operations.setup.catalog_text import catalog_text
 from inference_core.loaders.hub_model import resolve_model_path

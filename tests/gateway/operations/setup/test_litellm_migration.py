@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from gateway.operations.setup.other_gateways.account import Account
 from gateway.operations.setup.other_gateways.hosted import migrated_file as migrated
 from tests.support.app import running_gateway

@@ -47,9 +47,7 @@ class Newcomer:
         self.folder, self._ports, self.url = folder, ports, ""
         (folder / "bin").mkdir()
         program = folder / "bin" / "aio"
-        program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -c "from gateway.operations.cli import main; main()" "$@"\n'
-        )
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from gateway.cli import main; main()" "$@"\n')
         program.chmod(0o755)
 
     def type(self, block: str, environment: Mapping[str, str] | None = None) -> str:

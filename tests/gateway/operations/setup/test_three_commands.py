@@ -18,7 +18,7 @@ from tests.support.served import READY, started
 pytestmark = pytest.mark.processes
 
 README = Path(__file__).parents[4] / "README.md"
-AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
+AIO = [sys.executable, "-c", "from gateway.cli import main; main()"]
 
 
 def test_init_serve_and_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

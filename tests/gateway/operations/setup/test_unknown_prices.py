@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.operations.cli.setup import init
+from gateway.cli.setup import init
 from gateway.operations.setup.candidate import Candidate, in_order, price_notes, with_names
 from gateway.operations.setup.catalog_text import catalog_text
 from tiers.catalog.catalog import Catalog

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run `aio cluster …`."""
-    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "cluster", *words]
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "cluster", *words]
     variables = {
         "AIO_CLUSTER": cluster.address,
         "AIO_DATA_DIR": str(folder / "data"),

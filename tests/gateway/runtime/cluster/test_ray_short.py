@@ -21,7 +21,7 @@ from tests.support.served import UNCACHED, ServedProcess, served
 pytestmark = [pytest.mark.ray, pytest.mark.ray_short, pytest.mark.timeout(600)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 
-_AIO = (sys.executable, "-c", "from gateway.operations.cli import main; main()")
+_AIO = (sys.executable, "-c", "from gateway.cli import main; main()")
 _ADDRESS = re.compile(r"aio serve --cluster (\S+)")
 _LISTENS, _LOOPBACK = "0A", ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.base.settings import Settings
-from gateway.operations.cli import main
+from gateway.cli import main
 from inference_core.engine.core import Core
 from inference_core.loading import load_core
 from inference_core.protocol import SamplingParams

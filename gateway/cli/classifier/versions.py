@@ -1,0 +1,264 @@
+"""`aio classifier list`, `promote`, `rollback`, `canary`, `predict` and `explain`: the versions of the registry, and
+what they predict.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import (
+    FILE,
+    NEW_FILE,
+    audit_reason_option,
+    data_dir_option,
+    echo_answer,
+    json_option,
+    ledger_options,
+    settings_from,
+    stored_options,
+    table,
+    with_database,
+)
+
+if TYPE_CHECKING:
+    from classifier.prompt_predictions import Explanation
+    from classifier.registry.registry import ArtefactRegistry
+    from gateway.base.settings import Settings
+    from quality.comparison.decision_gain import Serving
+
+version_option = click.option(
+    "--version",
+    metavar="VERSION|FOLDER",
+    help="A version of the registry, or an artefact's folder.  [the serving version]",
+)
+
+
+def folder_of(root: Path, version: str | None) -> Path:
+    """Return the folder of a version of the registry `root`, of an artefact anywhere, or (None) of the serving version.
+
+    Raises `ArtefactError` if there is none.
+    """
+    from classifier.registry.artefact import default_artefact
+    from classifier.registry.registry import ArtefactRegistry
+
+    registry = ArtefactRegistry(root)
+    if version is None:
+        return registry.current_or(default_artefact())
+    if "/" in version or Path(version, "manifest.json").is_file():
+        return Path(version)
+    if version == default_artefact().name and version not in registry.versions():
+        return default_artefact()
+    return registry.folder(version)
+
+
+@click.command("list")
+@data_dir_option
+@json_option
+def list_versions(as_json: bool, **options: Any) -> None:
+    """Show every version: which serves, which is on trial, and where each comes from."""
+    from classifier.registry.version_list import listed_versions
+
+    found = listed_versions(settings_from(**options).registry_path)
+    rows = [
+        [one.version, one.status, one.parent or "-", one.encoder, f"{one.rows:,}", f"{one.megabytes:.1f}", one.problem]
+        for one in found
+    ]
+    shown = table(["version", "status", "parent", "encoder", "rows", "MB", ""], rows)
+    line = next((one.line for one in found if one.status == "current"), [])
+    echo_answer(as_json, found, f"{shown}\n\nline of the current version: {' <- '.join(line)}")
+
+
+@click.command()
+@click.argument("version", metavar="VERSION|FOLDER")
+@audit_reason_option
+@ledger_options
+def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
+    """Let VERSION serve, after the checks that a server makes; running servers follow."""
+    from quality.rollout.operator_commands import promote as order
+
+    settings = settings_from(**options)
+    registry, name, prior, serving = _accepted(settings, version)
+    before = with_database(
+        settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior, serving=serving)
+    )
+    echo_answer(
+        as_json,
+        {"current": name, "previous": before},
+        f"classifier {name} serves; `aio classifier rollback` restores {before}",
+    )
+
+
+@click.command()
+@audit_reason_option
+@stored_options
+def rollback(reason: str, as_json: bool, **options: Any) -> None:
+    """Restore the previous version; a second rollback changes nothing."""
+    from classifier.registry.registry import ArtefactRegistry
+    from quality.rollout.operator_commands import rollback as order
+
+    settings = settings_from(**options)
+    registry = ArtefactRegistry(settings.registry_path)
+    current = with_database(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
+    echo_answer(as_json, {"current": current, "previous": registry.previous()}, f"classifier {current} serves again")
+
+
+@click.command()
+@click.argument("version", metavar="VERSION|FOLDER", required=False)
+@click.option(
+    "--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Share of the requests that it decides."
+)
+@click.option("--stop", is_flag=True, help="End the trial.")
+@audit_reason_option
+@ledger_options
+def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **options: Any) -> None:
+    """Put VERSION on trial for a share of the requests, or show who is on it."""
+    from classifier.registry.registry import ArtefactRegistry
+    from quality.rollout.operator_commands import start_canary, stop_canary
+
+    settings = settings_from(**options)
+    registry = ArtefactRegistry(settings.registry_path)
+    if stop:
+        if version is not None or share is not None:
+            raise click.UsageError("--stop ends the current trial; give nothing else")
+        ended = with_database(settings, lambda engine: stop_canary(engine, registry, actor="cli", reason=reason))
+        said = f"the trial of {ended} is over" if ended else "no version was on trial"
+    elif version is not None:
+        if share is None:
+            raise click.UsageError("a trial needs --share")
+        registry, name, prior, serving = _accepted(settings, version)
+        with_database(
+            settings,
+            lambda engine: start_canary(
+                engine, registry, name, share, actor="cli", reason=reason, prior=prior, serving=serving
+            ),
+        )
+        said = f"{name} decides about {share:.1%} of the requests"
+    else:
+        there = registry.canary()
+        said = f"{there.version} decides about {there.share:.1%} of the requests" if there else "no version is on trial"
+    echo_answer(as_json, {"canary": registry.canary()}, said)
+
+
+def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]], Serving]":
+    """Return the registry with `version` in it, checked as a server checks it; an empty one first gets the packaged
+    version. Also returns the assumed strengths of the catalogue's tiers, and by what utility it serves.
+
+    Raises `ArtefactError` with the reason of a refusal.
+    """
+    from classifier.registry.acceptance import accepted_artefact
+    from classifier.registry.artefact import default_artefact
+    from classifier.registry.registry import ArtefactRegistry
+    from gateway.inference.class_prior import tier_prior
+    from gateway.inference.routing_knobs import objective_of
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    registry = ArtefactRegistry(settings.registry_path)
+    folder = folder_of(settings.registry_path, version)
+    model = accepted_artefact(
+        folder,
+        catalog.fingerprint,
+        tiers=len(catalog.tiers),
+        must_be_measured=settings.classifier_must_be_measured,
+    )
+    registry.seed(default_artefact())
+    if folder.name != model.version:
+        raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
+    registry.add(folder)
+    return registry, model.version, tier_prior(catalog, settings.data_path), objective_of(settings, catalog)
+
+
+@click.command()
+@click.option("--input", "source", type=FILE, required=True, help='JSON lines with "id" and "prompt".')
+@click.option("--output", "target", type=NEW_FILE, required=True, help="JSON lines.")
+@version_option
+@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
+@click.option("--catalog", metavar="NAME|FILE", help="Decide for this catalogue's tiers.")
+@click.option("--processes", type=click.IntRange(min=1), help="Parallel processes.  [one per core]")
+@data_dir_option
+@json_option
+def predict(
+    source: Path,
+    target: Path,
+    version: str | None,
+    quality: float | None,
+    processes: int | None,
+    catalog: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
+
+    Without --catalog it decides by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
+    The output is written completely or not at all.
+    """
+    from classifier.prompt_predictions import predict_lines, read_prompts
+    from gateway.inference.class_prior import class_prior
+    from inference_core.io.files import atomic_file
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**options)
+    folder = folder_of(settings.registry_path, version)
+    known = None if catalog is None else load_catalog(catalog)
+    began, written = time.perf_counter(), 0
+    with atomic_file(target) as file:
+        for count, lines in predict_lines(
+            folder,
+            read_prompts(source),
+            quality_target=quality,
+            processes=processes,
+            catalogue_fingerprint="" if known is None else known.fingerprint,
+            prior=None if known is None else class_prior(known, settings.data_path),
+        ):
+            file.write(lines)
+            written += count
+    seconds = time.perf_counter() - began
+    rate = f"{written / seconds:,.0f} a second" if seconds else "at once"
+    echo_answer(
+        as_json,
+        {"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(target)},
+        f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {target}",
+    )
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("--input", "source", type=FILE, help="JSON lines of prompts.")
+@version_option
+@data_dir_option
+@json_option
+def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **options: Any) -> None:
+    """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
+    from classifier.prompt_predictions import PromptRow, explained, read_prompts
+    from classifier.registry.acceptance import accepted_artefact
+
+    if (prompt is None) == (source is None):
+        raise click.UsageError("give either a PROMPT or --input FILE")
+    model = accepted_artefact(folder_of(settings_from(**options).registry_path, version))
+    rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
+    found = [explained(model, row) for row in rows]
+    texts = (_text(one, named=source is not None) for one in found)
+    echo_answer(as_json, found if source is not None else found[0], "\n\n".join(texts))
+
+
+def _text(one: "Explanation", *, named: bool) -> str:
+    from classifier.complexity.classes import Complexity
+
+    tiers = [[str(k), f"{ok:.3f}"] for k, ok in enumerate(one.p_ok, start=1)]
+    lines = [
+        *([f"{one.id}"] if named else []),
+        f"tier {one.tier} for a quality target of {one.quality_target:.3f}: {one.reason}",
+        "",
+        table(["tier", "P(good enough)"], tiers),
+        "",
+        "class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True)),
+        f"classifier {one.version} ({one.kind}); unfamiliar {one.novelty:.2f} (1: no labels of such prompts)",
+        "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
+    ]
+    if one.looked_at < one.characters:
+        lines.append(f"it looks at {one.looked_at:,} of {one.characters:,} characters")
+    if one.router_instructions:
+        lines.append("skipped, since they ask for a tier:  " + "; ".join(repr(a) for a in one.router_instructions))
+    return "\n".join(lines)

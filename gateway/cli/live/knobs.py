@@ -1,0 +1,282 @@
+"""`aio knobs`: show and change a running server's live knobs: of its cores, its cache and its routing, singly or as the
+profile of a goal.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from gateway.cli.group import LazyGroup
+from gateway.cli.options import echo_answer, echo_json, json_option, table
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+knobs = LazyGroup(
+    name="knobs",
+    help="Show and change the live knobs of a running server.",
+    package="gateway.cli.live",
+    commands={
+        "show": (".knobs:show", "Show the current knobs."),
+        "set": (".knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
+        "profile": (".knobs:profile", "Apply a set of knobs: throughput, latency, cost, tail."),
+        "history": (".knobs:history", "Show who changed what, when and why."),
+        "cache": (".knobs:cache", "Show or change the knobs of the response cache."),
+        "routing": (".knobs:routing", "Show or change the knobs of routing."),
+    },
+)
+
+
+def server_options(command: Command) -> Command:
+    """`--url`, `--key` and `--json`, for commands that speak to a running server."""
+    url = click.option(
+        "--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="Where the server listens.  [AIO_URL]"
+    )
+    key = click.option("--key", envvar="AIO_ADMIN_KEY", help="An admin key of the server.  [AIO_ADMIN_KEY]")
+    return url(key(json_option(command)))
+
+
+@click.command()
+@server_options
+def show(url: str, key: str | None, as_json: bool) -> None:
+    """Show every knob with its value for each model, what is allowed, and what it does."""
+    shown = ask_server(url, key, "GET", "/knobs/core")
+    models = list(shown["models"])
+    several = len(set(shown["cores"].values())) > 1
+    heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
+    rows = [
+        [name, *(json_text(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
+        for name, schema in shown["knobs"].items()
+    ]
+    tuned = [
+        f"\n\n{_tuned(model, tuning)}"
+        for model, tuning in shown["tuning"].items()
+        if shown["models"][model]["auto_tune"]
+    ]
+    echo_answer(as_json, shown, table(["knob", *heads, "allowed", "what it is"], rows) + "".join(tuned))
+
+
+@click.command("set")
+@click.argument("assignments", metavar="NAME=VALUE…", nargs=-1, required=True)
+@click.option("--model", metavar="NAME", help="Change one model's knobs only.")
+@click.option("--core", metavar="NAME", help="Change the knobs of one core's models only: cpu or a GPU group.")
+@click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+@server_options
+def set_knobs(
+    assignments: tuple[str, ...],
+    model: str | None,
+    core: str | None,
+    keep: bool,
+    reason: str | None,
+    url: str,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Change all named knobs at once, from the server's next step on; a value is JSON or a bare word.
+
+    NAME=null puts a knob back to the value that its model was started with.
+    """
+    body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
+    answer = ask_server(url, key, "PATCH", "/knobs/core", body)
+    echo_changes(answer, as_json, lambda change, text: f"{change['model']}: {text}{kept_of(change)}")
+
+
+def echo_changes(answer: Any, as_json: bool, line: Callable[[Any, str], str]) -> None:
+    """Print the answer to a change of knobs; `line` makes one of a change and its text, "KNOB OLD -> NEW"."""
+    if as_json:
+        echo_json(answer)
+        return
+    for change in answer["changed"]:
+        old, new = json_text(change["old_value"]), json_text(change["new_value"])
+        click.echo(line(change, f"{change['knob']} {old} -> {new}"))
+    if not answer["changed"]:
+        click.echo("nothing to change: these are the current values")
+    if not answer["recorded"]:
+        click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
+
+
+def kept_of(change: Any) -> str:
+    """Return what a line says of a change that outlives its process."""
+    return ", kept" if change["kept"] else ""
+
+
+def json_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="Number of changes, newest first.")
+@click.option("--knob", metavar="NAME", help="One knob only.")
+@server_options
+def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Show the last changes, refused ones included."""
+    answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
+    rows = [
+        [
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["created_at"])),
+            change["actor"],
+            change["model"] or "all",
+            change["knob"],
+            json_text(change["old_value"]),
+            json_text(change["new_value"]),
+            f"REFUSED: {change['refused']}" if change["refused"] else change["reason"] or "",
+        ]
+        for change in answer["changes"]
+    ]
+    echo_answer(as_json, answer, table(["when", "who", "model", "knob", "from", "to", "why"], rows))
+
+
+def ask_server(
+    url: str,
+    key: str | None,
+    method: str,
+    path: str,
+    body: Any = None,
+    query: dict[str, Any] | None = None,
+    timeout: float = 30.0,
+) -> Any:
+    """Return the server's answer. Raises `click.ClickException` with its error message, or why there is none."""
+    import httpx
+
+    from tiers.remote.http_transport import ask
+
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    try:
+        answer = ask(
+            method, f"{url.rstrip('/')}/v1/admin{path}", timeout=timeout, headers=headers, json=body, params=query
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise click.ClickException(
+            f"no answer from {url} ({error}); is `aio serve` running there? --url says where"
+        ) from error
+    try:
+        content = msgspec.json.decode(answer.content)
+        if answer.is_success:
+            return content
+        if answer.status_code == 404:
+            raise click.ClickException(f"{url} has no {path}: {content['error']['message']} ({answer.status_code})")
+        missing = " Give it as --key or in AIO_ADMIN_KEY." if answer.status_code == 401 else ""
+        raise click.ClickException(content["error"]["message"] + missing)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{url} answered {answer.status_code} and is not an AIO server") from error
+
+
+def _tuned(model: str, tuning: dict[str, Any]) -> str:
+    limits = ", ".join(f"{name} {tuning[name]}" for name in ("max_num_batched_tokens", "prefill_chunk", "max_num_seqs"))
+    why = f"; last changed because {tuning['reason']}" if tuning["reason"] else ""
+    return f"{model} is tuned: {limits} after {tuning['decisions']} changes{why}"
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE, with VALUE as JSON or a bare word."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.UsageError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " ".join(schema["enum"])
+    if "minimum" in schema:
+        return f"{schema['minimum']:,} to {schema['maximum']:,}"
+    return "list" if schema["type"] == "array" else "true false"
+
+
+def knob_table(shown: dict[str, Any]) -> str:
+    """Return a table of a part's knobs with their values and descriptions."""
+    rows = [[name, json_text(shown["knobs"][name]), schema["description"]] for name, schema in shown["schemas"].items()]
+    return table(["knob", "value", "what it is"], rows)
+
+
+def _part_command(part: str, says: str, text: Callable[[dict[str, Any]], str]) -> click.Command:
+    """Return the command that shows the knobs of a part of the gateway, or changes them."""
+
+    @click.command(part, help=says)
+    @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
+    @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+    @server_options
+    def command(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+        path = f"/knobs/{part}"
+        if assignments:
+            answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
+            echo_changes(answer, as_json, lambda change, said: said)
+            return
+        shown = ask_server(url, key, "GET", path)
+        echo_answer(as_json, shown, text(shown))
+
+    return command
+
+
+def _cache_text(shown: dict[str, Any]) -> str:
+    if shown["store"] == "redis":
+        kept = "answers are kept in Redis"
+    else:
+        kept = f"kept in the process that answered: {shown['entries']:,} answers, {shown['bytes']:,} bytes"
+    return f"{knob_table(shown)}\n\n{kept}"
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--keep", is_flag=True, help="Keep the change across restarts of the cores.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the changes.")
+@server_options
+def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Apply a profile while serving: throughput, latency, cost or tail; `catalogue` puts its knobs back.
+
+    Without NAME show what each profile sets.
+    """
+    if name is None:
+        shown = ask_server(url, key, "GET", "/knobs/profiles")
+        echo_answer(as_json, shown, _profile_text(shown["profiles"]))
+        return
+    order = {"profile": name, "keep": keep, "reason": reason}
+    answer = ask_server(url, key, "POST", "/knobs/profiles", order)
+    echo_changes(answer, as_json, lambda each, text: f"{each['model'] or each['part']}: {text}{kept_of(each)}")
+
+
+def _profile_text(profiles: list[dict[str, Any]]) -> str:
+    rows = [
+        [f"{part} {knob}" if part != "core" else knob, *(_value(each[part][knob]) for each in profiles)]
+        for part in ("core", "routing", "replicas")
+        for knob in profiles[0][part]
+    ]
+    heads = [each["name"] for each in profiles]
+    goals = "\n".join(f"{each['name']}: {each['why']}" for each in profiles)
+    return f"{table(['knob', *heads], rows)}\n\n{goals}\n-: as the server was started"
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else json_text(value)
+
+
+def _routing_text(shown: dict[str, Any]) -> str:
+    classifier = shown["classifier"]
+    trial = f", {classifier['canary']} on trial for {classifier['share']:.1%}" if classifier["canary"] else ""
+    lines = [
+        knob_table(shown),
+        "",
+        f"classifier {classifier['current']} ({classifier['kind']}){trial}",
+        f"conversations remembered: {shown['conversations']:,}",
+    ]
+    if classifier["refusal"]:
+        lines.append(f"REFUSED: {classifier['refusal']}")
+    return "\n".join(lines)
+
+
+cache = _part_command(
+    "cache",
+    "Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default.",
+    _cache_text,
+)
+routing = _part_command(
+    "routing",
+    "Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default.",
+    _routing_text,
+)

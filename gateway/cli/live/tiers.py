@@ -1,0 +1,157 @@
+"""`aio adapters`, `aio refusals`, `aio reload` and `aio alerts`: the LoRA adapters of a running server, the parameters
+that servers of its tiers refuse, its catalogue, read again, and where its alerts go.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from gateway.cli.group import LazyGroup
+from gateway.cli.live.knobs import ask_server, server_options
+from gateway.cli.options import echo_answer, echo_json, table
+
+adapters = LazyGroup(
+    name="adapters",
+    help="Train LoRA adapters; show, load and unload those of a running server.",
+    package="gateway.cli.live",
+    commands={
+        "list": (".tiers:list_adapters", "Show the adapters of every model."),
+        "load": (".tiers:load", "Load a PEFT folder as MODEL:NAME."),
+        "unload": (".tiers:unload", "Unload MODEL:NAME."),
+        "train": ("..planning.train_adapter:train", "Train an adapter on examples or recorded answers."),
+    },
+)
+
+
+@click.command("list")
+@server_options
+def list_adapters(url: str, key: str | None, as_json: bool) -> None:
+    """Show every adapter: its rank, its size in a slot, and whether it occupies one."""
+    shown = ask_server(url, key, "GET", "/adapters")
+    if as_json:
+        echo_json(shown)
+        return
+    for model, state in shown["models"].items():
+        click.echo(
+            f"{model}: {state['slots']} slots, filled {state['installs']} times, {state['evictions']} times by eviction"
+        )
+        if state["adapters"]:
+            rows = [_row(info) for info in state["adapters"]]
+            click.echo(table(["name", "rank", "MiB", "state", "running", "path"], rows))
+
+
+@click.command()
+@click.argument("name", metavar="MODEL:NAME")
+@click.argument("folder")
+@server_options
+def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> None:
+    """Load the PEFT folder FOLDER, on the server's machine, so that requests may name MODEL:NAME."""
+    model, adapter = _parts(name)
+    body = {"model": model, "name": adapter, "path": str(Path(folder).absolute())}
+    answer = ask_server(url, key, "POST", "/adapters", body)
+    echo_answer(as_json, answer, f"{name} is loaded; requests may name it as their model")
+
+
+@click.command()
+@click.argument("name", metavar="MODEL:NAME")
+@server_options
+def unload(name: str, url: str, key: str | None, as_json: bool) -> None:
+    """Accept no more requests for MODEL:NAME; it is unloaded after the last one has ended."""
+    model, adapter = _parts(name)
+    answer = ask_server(url, key, "DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
+    leaving = any(info["name"] == adapter for info in answer["adapters"])
+    echo_answer(as_json, answer, f"{name} is unloaded after its last request" if leaving else f"{name} is unloaded")
+
+
+def _parts(name: str) -> tuple[str, str]:
+    model, colon, adapter = name.rpartition(":")
+    if not colon or not model or not adapter:
+        raise click.UsageError(f"{name!r} is not MODEL:NAME")
+    return model, adapter
+
+
+def _row(info: dict[str, Any]) -> list[str]:
+    state = "leaving" if info["leaving"] else "in a slot" if info["resident"] else "in host memory"
+    return [
+        info["name"],
+        str(info["rank"]),
+        f"{info['bytes'] / 2**20:.1f}",
+        state,
+        str(info["running"]),
+        info["path"],
+    ]
+
+
+@click.command()
+@click.option("--forget", is_flag=True, help="Send them again from now on.")
+@click.option("--tier", metavar="NAME", help="With --forget: of this tier alone.")
+@server_options
+def refusals(forget: bool, tier: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Show which parameters are left out of requests because a server refused them, or forget it."""
+    if forget:
+        path = "/refusals" if tier is None else f"/refusals?tier={quote(tier, safe='')}"
+        answer = ask_server(url, key, "DELETE", path)
+        echo_answer(as_json, answer, f"forgotten: {answer['forgotten']}")
+        return
+    shown = ask_server(url, key, "GET", "/refusals")
+    rows = [
+        [
+            one["tier"],
+            one["model"],
+            one["api"],
+            ", ".join(one["parameters"]),
+            f"{one['tenants']} alone" if one["tenants"] else "all",
+            _time(one["until"]),
+        ]
+        for one in shown["refusals"]
+    ]
+    found = table(["tier", "model", "API", "left out", "tenants", "until"], rows)
+    echo_answer(as_json, shown, found if rows else "No server was found to refuse a parameter.")
+
+
+def _time(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+LOADING_SECONDS = 3600.0
+"""The answer comes when changed models of the server's own core are loaded."""
+
+
+@click.command()
+@click.option("--reason", metavar="TEXT", default="aio reload", help="Recorded with the change.")
+@server_options
+def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
+    """Read the catalogue again and switch to it, models included, without a request that fails.
+
+    Changed models of the CPU core are loaded next to those that serve; running answers end with their version. A
+    catalogue that cannot be served, for want of memory perhaps, changes nothing. With --gateway-workers send SIGUSR2 to
+    the server instead where models change.
+    """
+    answer = ask_server(url, key, "POST", "/reload", {"reason": reason}, timeout=LOADING_SECONDS)
+    tiers = ", ".join(map(str, answer["tiers"])) or "none"
+    lines = [f"{answer['catalogue']} is read again; changed tiers: {tiers}"]
+    lines += [f"changed embeddings: {', '.join(answer['embeddings'])}"] if answer["embeddings"] else []
+    lines += [f"another version of the core serves: {', '.join(answer['loaded'])}"] if answer["loaded"] else []
+    echo_answer(as_json, answer, "\n".join(lines))
+
+
+@click.command()
+@click.option("--test", is_flag=True, help="Send a test message to every channel.")
+@server_options
+def alerts(test: bool, url: str, key: str | None, as_json: bool) -> None:
+    """Show the channels of a running server's alerts and what was sent; ends with status 1 if a test is refused."""
+    answer = ask_server(url, key, "POST" if test else "GET", "/alerts/test" if test else "/alerts")
+    if as_json:
+        echo_json(answer)
+    elif test:
+        rows = [[one["channel"], one["where"], one["problem"] or "accepted"] for one in answer["channels"]]
+        click.echo(table(["channel", "to", "test"], rows))
+    else:
+        click.echo("\n".join(f"{one['channel']}: {one['where']}" for one in answer["channels"]) or "no channel is set")
+        rows = [[_time(one["sent_at"]), one["channel"], one["state"], one["summary"]] for one in answer["sent"]]
+        click.echo(table(["sent", "to", "state", "about"], rows))
+    if test and any(one["problem"] for one in answer["channels"]):
+        raise SystemExit(1)

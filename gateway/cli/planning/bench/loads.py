@@ -1,0 +1,175 @@
+"""`aio bench core`: the core in this process under load, one row per load; `aio bench serve`: a server over HTTP, with
+the same columns; `aio bench device`: what the catalogue's cards do, kept next to the catalogue.
+"""
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    json_option,
+    machine_options,
+    settings_from,
+)
+from gateway.cli.planning.bench import ManyNumbers, show_progress
+from gateway.cli.typed_options import options_of
+from gateway.planning.load_test import BenchOptions
+from gateway.runtime.cores.knob_profiles import PROFILES
+
+
+@click.command(cls=ManyNumbers)
+@click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option("--set", "changes", multiple=True, metavar="KNOB=VALUE", help="A live knob, as JSON; may be repeated.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="A set of live knobs; --set has precedence.")
+@options_of(BenchOptions)
+@catalog_option
+@cache_dir_option
+@json_option
+def core(
+    model: str | None,
+    changes: tuple[str, ...],
+    profile: str | None,
+    catalog: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+    options: BenchOptions,
+) -> None:
+    """Measure the core without HTTP; the rows have the columns of the load generator for servers.
+
+    Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
+    """
+    settings = settings_from(catalog=catalog, cache_dir=cache_dir)
+    asyncio.run(_run(settings, model, profile, _knob_changes(changes), options, as_json))
+
+
+def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return {name: json.loads(value) for name, _, value in (text.partition("=") for text in given)}
+    except ValueError as error:
+        raise click.UsageError(f"--set takes KNOB=VALUE with a value in JSON: {error}") from error
+
+
+async def _run(
+    settings: Any,
+    model: str | None,
+    profile: str | None,
+    changes: dict[str, Any],
+    options: BenchOptions,
+    as_json: bool,
+) -> None:
+    from gateway.planning.load_test import row_text, run_bench
+    from gateway.planning.load_test.run import core_target, model_of
+    from inference_core.engine.live_knobs import changed_knobs, start_knobs
+    from tiers.catalog.core_spec import core_spec
+    from tiers.catalog.load import load_catalog
+
+    # As it is served: tuned to the tiers' objectives.
+    served = core_spec(load_catalog(settings.catalog))
+    spec = model_of(served, model)
+    start = start_knobs(served)[spec.name]
+    named = {} if profile is None else PROFILES[profile].core_changes(start)
+    knobs = changed_knobs(start, named | changes, start)
+    async with core_target(served, spec, settings.cache_path, knobs) as target:
+        async for row in run_bench(target, options, show_progress):
+            row = {"model": spec.name, **({} if profile is None else {"profile": profile}), **row}
+            click.echo(msgspec.json.encode(row) if as_json else row_text(row))
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    help="Time to measure; the models' loading comes on top.",
+)
+@machine_options
+def device(seconds: float, as_json: bool, **options: Any) -> None:
+    """Measure a catalogue's GPU groups: memory bandwidth, prompts, generated tokens, gain of captured steps.
+
+    The figures go to a file next to the catalogue, with notes on what is below half of the cards' roofline.
+
+    The cards must be free: stop `aio serve` first.
+    """
+    from gateway.runtime.core_factory import fetch_core_models
+    from gateway.runtime.cores.next_core import require_machine
+    from gateway.runtime.device_report import report_path
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**options)
+    catalog = load_catalog(settings.catalog)
+    names = [group.name for group in catalog.served_groups]
+    if not names:
+        raise click.ClickException(
+            f"catalogue '{catalog.name}' has no GPU group that a tier uses; `aio init` proposes some for the cards here"
+        )
+    fetch_core_models(catalog, names)
+    for name in names:
+        # One by one: several groups of several cards are measured after each other.
+        asyncio.run(require_machine(catalog, settings, [name]))
+    from gateway.planning.load_test.measured_groups import measure_groups, report_bytes, report_text
+    from inference_core.io.files import atomic_file
+
+    report = measure_groups(catalog, settings.cache_path, seconds, lambda text: click.echo(text, err=True))
+    path = report_path(settings)
+    with atomic_file(path) as file:
+        file.write(report_bytes(report))
+    click.echo(report_bytes(report).decode() if as_json else report_text(report))
+    click.echo(f"wrote {path}", err=True)
+
+
+@click.command(cls=ManyNumbers)
+@click.option("--model", default="tier-1", help="What requests ask for.")
+@click.option("--url", help="A server that runs already, plain HTTP.  [launches `aio serve`]")
+@options_of(BenchOptions)
+@catalog_option
+@cache_dir_option
+@json_option
+def serve(
+    model: str, url: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, options: BenchOptions
+) -> None:
+    """Measure streamed completions over HTTP, from a process on the server's CPUs.
+
+    Example: aio bench serve --concurrency 1 8 32 --json
+    """
+    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+        settings = settings_from(catalog=catalog, cache_dir=cache_dir, data_dir=folder)
+        asyncio.run(_run_over_http(settings, url, model, options, as_json))
+
+
+async def _run_over_http(settings: Any, url: str | None, model: str, options: BenchOptions, as_json: bool) -> None:
+    from gateway.planning.load_test import row_text, run_bench
+    from gateway.planning.load_test.http_target import HttpTarget
+
+    async with _server(settings, url) as address:
+        target = HttpTarget(address, model)
+        async for row in run_bench(target, options, show_progress):
+            row = {"model": model, **row}
+            click.echo(msgspec.json.encode(row) if as_json else row_text(row))
+        await target.close()
+
+
+@contextlib.asynccontextmanager
+async def _server(settings: Any, url: str | None) -> AsyncIterator[str]:
+    from gateway.planning.load_test.http_target import running_server
+    from gateway.runtime.engines.running_engines import running_engines
+    from tiers.catalog.load import load_catalog
+
+    if url is not None:
+        yield url
+        return
+    catalog = load_catalog(settings.catalog)
+    async with (
+        running_server(settings, {"AIO_MONITOR": "false"}) as server,
+        running_engines(catalog, settings.data_path, owned=False) as engines,
+    ):
+        # A server is ready before its engines, and other tiers must not be measured in their place.
+        await engines.ready()
+        yield server.url

@@ -1,0 +1,315 @@
+"""`aio models`: what the catalogue says, whether its files are there, and whether they fit this machine's memory;
+`check`: whether a model is served here, before gigabytes are downloaded; `pull`: download models by their Hugging Face
+ids, before or instead of a start of the server.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import (
+    catalog_option,
+    echo_json,
+    json_option,
+    machine_options,
+    settings_from,
+    table,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.planning.model_check import DeviceSupport, ModelCheck
+    from inference_core.loaders.hub_model import Form
+    from inference_core.model_spec import CoreSpec, ModelSpec
+    from tiers.catalog.catalog import Catalog
+    from tiers.catalog.tier_spec import TierSpec
+
+
+@click.command(name="check")
+@click.argument("model", metavar="PATH|HF_ID")
+@json_option
+@click.pass_context
+def check(context: click.Context, model: str, as_json: bool) -> None:
+    """Show whether a model is served here, on which devices and with how much memory.
+
+    Of a Hugging Face id, `org/name[:QUANT][@REVISION]`, only settings, tokeniser and the headers of the weights are
+    read. Ends with 1 if no device serves it; the engine line then says what does.
+    """
+    from gateway.planning.model_check import check_model
+
+    found = check_model(model)
+    if as_json:
+        import msgspec
+
+        echo_json(msgspec.to_builtins(found) | {"works": found.works})
+    else:
+        click.echo("\n".join(_lines(found)))
+    context.exit(0 if found.works else 1)
+
+
+def _lines(found: "ModelCheck") -> list[str]:
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    facts = found.facts
+    kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in facts.kinds.items())
+    context = "" if facts.context is None else f", context {facts.context:,} tokens"
+    count = "" if facts.parameters is None else f"{facts.parameters / 1e9:.3g} billion parameters, "
+    tokeniser = found.tokenizer_problem or (
+        "with a chat template" if found.has_chat_template else "no chat template: completions only"
+    )
+    lines = [
+        f"{found.model}" + (f" at {found.commit[:12]}" if found.commit else ""),
+        f"architecture: {facts.architecture or 'unknown'}{context}",
+        f"weights: {count}{format_bytes(facts.stored_bytes)} as {facts.format}"
+        + (f", {facts.quantisation}" if facts.quantisation else "")
+        + (f" ({kinds})" if kinds else ""),
+        f"tokeniser: {tokeniser}",
+    ]
+    if found.commit:
+        sizes = f"{format_bytes(found.read_bytes)} read of {format_bytes(found.download_bytes)}"
+        lines.append(f"download: {sizes}")
+    lines += ["", _devices(found.devices, facts.context)]
+    if found.works:
+        from inference_core.loading.load_core import available_memory
+
+        lines.append(f"this machine has {format_bytes(available_memory())} available now")
+    return [*lines, *_refusals(found), *(f"note: {note}" for note in found.notes)]
+
+
+def _devices(devices: "list[DeviceSupport]", context: int | None) -> str:
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    rows = []
+    for one in devices:
+        if one.weight_bytes is None or one.kv_bytes_per_token is None or one.memory_bytes is None:
+            rows.append([one.device, "refused", "", "", ""])
+            continue
+        per_token, in_all = f"{one.kv_bytes_per_token:,} bytes", format_bytes(one.memory_bytes)
+        rows.append([one.device, "works", format_bytes(one.weight_bytes), per_token, in_all])
+    length = "" if context is None else f" with {context:,} tokens"
+    return table(["device", "", "weights", "KV per token", f"memory{length}"], rows)
+
+
+def _refusals(found: "ModelCheck") -> list[str]:
+    """The reasons, each once, and what serves the model instead."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.devices:
+        if one.refused is not None:
+            reasons.setdefault(one.refused, []).append(one.device)
+    if not reasons and found.tokenizer_problem is None:
+        return []
+    lines = [f"{', '.join(devices)}: {reason}" for reason, devices in reasons.items()]
+    named = found.model.removeprefix("hf:")
+    return [
+        "",
+        *lines,
+        "an installed program may serve it; in the catalogue:",
+        "  [[tiers]]",
+        f"  {found.engine}",
+        f'  model = "{named}"',
+    ]
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--form",
+    type=click.Choice(["any", "folder", "gguf"]),
+    default="any",
+    help="Which files: a checkpoint's safetensors, a GGUF file, or the first of both that the repository has.",
+)
+@catalog_option
+def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
+    """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`; without an ID all of the catalogue.
+
+    Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
+    files. A private or restricted model needs HF_TOKEN, a mirror HF_ENDPOINT.
+    """
+    from gateway.runtime.core_factory import hub_models
+    from inference_core.errors import ModelFileError
+    from inference_core.loaders.hub_download import download
+    from inference_core.loaders.hub_model import PREFIX, parse_hub_model
+    from tiers.catalog.load import load_catalog
+
+    if ids:
+        wanted = []
+        for text in ids:
+            model = parse_hub_model(text if text.startswith(PREFIX) else PREFIX + text)
+            if model is None:
+                raise ModelFileError(f"'{text}': expected a Hugging Face id, such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
+            wanted.append((model, form))
+    else:
+        wanted = hub_models(load_catalog(settings_from(**options).catalog))
+        if not wanted:
+            click.echo("no model of the catalogue is a Hugging Face id")
+    for model, kind in wanted:
+        click.echo(download(model, kind, click.echo))
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@machine_options
+def models(context: click.Context, /, as_json: bool, **options: Any) -> None:
+    """Show tiers with models, policies and prices, the files behind them, and the memory they need.
+
+    Warns of tiers that `aio bench tiers` found no better than cheaper ones.
+    """
+    if context.invoked_subcommand is None:
+        _show(as_json, options)
+
+
+models.add_command(check)
+models.add_command(pull)
+
+
+def _show(as_json: bool, given: dict[str, Any]) -> None:
+    from quality.evaluation.tier_accuracy import stored_report, warnings_of
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    files = [_file(model, settings.cache_path) for model in catalog.core.models]
+    memory = _memory(catalog.core, files)
+    groups = _groups(catalog)
+    report = stored_report(settings.data_path, catalog)
+    warnings = [] if report is None else warnings_of(report, catalog)
+    if as_json:
+        echo_json(
+            {
+                "catalog": catalog,
+                "files": files,
+                "memory": memory,
+                "groups": groups,
+                "accuracy": report,
+                "warnings": warnings,
+            }
+        )
+        return
+    click.echo(f"catalogue {catalog.name}: {catalog.description}\n")
+    click.echo(_tiers(catalog))
+    if report is None and not catalog.gpu_groups:
+        click.echo("\nit is not measured here whether the more expensive tiers are better: run `aio bench tiers`")
+    for line in warnings:
+        click.secho(f"\nwarning: {line}", fg="yellow")
+    if files:
+        click.echo("\n" + _files(files))
+        click.echo("\n" + "\n".join(memory))
+    for group in groups:
+        click.echo("\n" + "\n".join([*group["memory"], *(f"  {problem}" for problem in group["problems"])]))
+
+
+def _tiers(catalog: "Catalog") -> str:
+    rows = [
+        [
+            str(tier.number),
+            "–" if tier.tier_class is None else tier.tier_class.value,
+            tier.served_name,
+            str(type(tier.policy).__struct_config__.tag),
+            f"${tier.price.input_usd_per_million:g}",
+            f"${tier.price.output_usd_per_million:g}{_estimated(tier)}",
+            _where(catalog, tier),
+        ]
+        for tier in catalog.tiers
+    ]
+    return table(["tier", "class", "model", "policy", "in $/M", "out $/M", "where"], rows)
+
+
+def _estimated(tier: "TierSpec") -> str:
+    """Note the estimated price where the catalogue gives none."""
+    return f" (estimated by {tier.price.estimated})" if tier.price.estimated else ""
+
+
+def _where(catalog: "Catalog", tier: "TierSpec") -> str:
+    """A URL, or what computes the tier."""
+    group = None if tier.model is None else catalog.core_of(tier.model)
+    return tier.url if group in (None, "cpu") else f"GPU group {group}"
+
+
+def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
+    """GPU groups: their cards, the arithmetic of their memory, and what this machine lacks for them."""
+    if not catalog.gpu_groups:
+        return []
+    from inference_core.device.cards import visible_cards
+    from inference_core.errors import CoreError
+    from tiers.catalog.hardware_check import require_servable, validate_files
+    from tiers.errors import CatalogError
+
+    cards = visible_cards()
+    shown = []
+    for group in catalog.gpu_groups:
+        problems = [] if group in catalog.served_groups else ["no tier runs on it: it is used for planning only"]
+        try:
+            require_servable(catalog, cards, [group.name])
+            validate_files(catalog, [group.name])
+        except (CoreError, CatalogError) as error:
+            problems.append(str(error))
+        numbers = list(catalog.cards_of(group))
+        shown.append({"name": group.name, "cards": numbers, "memory": group.memory_lines(), "problems": problems})
+    return shown
+
+
+def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
+    """Show one model's file and what it needs; `problem` says why it cannot be used."""
+    from inference_core.errors import CoreError
+    from inference_core.extras import optional_imports
+    from inference_core.loaders.checkpoint import describe_sparsity
+    from inference_core.loaders.hub_model import resolve_model_path
+    from inference_core.loaders.open_checkpoint import open_checkpoint
+
+    shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
+    try:
+        with optional_imports("serving it"):
+            from inference_core.loading.load_core import layout_of, weight_bytes
+        path = resolve_model_path(model.path)
+        checkpoint = open_checkpoint(path, cache)
+        config = checkpoint.config
+        layout = layout_of(model, config)
+    except CoreError as error:
+        return shown | {"problem": str(error)}
+    return shown | {
+        "file_bytes": path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.glob("*")),
+        "context": min(model.max_context or config.max_position, config.max_position),
+        "weight_bytes": weight_bytes(checkpoint, model),
+        "sparsity": describe_sparsity(checkpoint),
+        "kv_bytes_per_token": layout.block_bytes // layout.block_size,
+    }
+
+
+def _files(files: list[dict[str, Any]]) -> str:
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    rows = [
+        [file["name"], file["compute"], file["problem"], "", ""]
+        if file["problem"]
+        else [
+            file["name"],
+            file["compute"],
+            format_bytes(file["file_bytes"]),
+            f"{file['context']:,} tokens",
+            f"{file['kv_bytes_per_token']:,} bytes",
+        ]
+        for file in files
+    ]
+    return table(["model", "compute", "file", "context", "KV per token"], rows)
+
+
+def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
+    """Show the memory sum that a start checks, line by line."""
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    usable = [file for file in files if not file["problem"]]
+    if not usable:
+        return []
+    from inference_core.loading.load_core import available_memory
+
+    total = sum(file["weight_bytes"] for file in usable) + core.arena_bytes
+    available = available_memory()
+    tokens = [f"{core.arena_bytes // file['kv_bytes_per_token']:,} of {file['name']}" for file in usable]
+    return [
+        *(f"weights of {file['name']} ({file['compute']}): {format_bytes(file['weight_bytes'])}" for file in usable),
+        *(f"{file['name']} is {file['sparsity']}" for file in usable if file["sparsity"]),
+        f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model uses all of it: {', '.join(tokens)}",
+        f"sum: {format_bytes(total)}; available now: {format_bytes(available)}: "
+        + ("fits" if total <= available else "DOES NOT FIT"),
+    ]

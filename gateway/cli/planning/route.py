@@ -1,0 +1,294 @@
+"""`aio route`: a routing decision without a server, or a past one replayed from its record; `aio backtest`: what
+routing would have done with a log of prompts, its cost and its quality.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import (
+    FOLDER,
+    NEW_FILE,
+    NEW_FOLDER,
+    QUALITY_METAVAR,
+    catalog_option,
+    data_dir_option,
+    echo_answer,
+    echo_json,
+    json_option,
+    ledger_options,
+    quality_of,
+    settings_from,
+    table,
+    with_database,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from classifier.decision import Decision, PolicyInputs
+    from gateway.base.inference_request import Caller
+    from gateway.base.settings import Settings
+    from gateway.inference.router import RoutingService
+    from gateway.planning.backtests.backtest import Report
+    from tiers.catalog.catalog import Catalog
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option(
+    "--quality",
+    type=quality_of,
+    metavar=QUALITY_METAVAR,
+    help="Share of answers no worse than the strongest tier's.",
+)
+@click.option("--max-cost", type=float, metavar="USD", help="Most US dollars that the answer may cost.")
+@click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
+@click.option("--key", metavar="ID", help="Id or name of the key that asks, with its terms and labels.  [no key]")
+@click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
+@ledger_options
+def route(
+    prompt: str | None,
+    replay: str | None,
+    quality: float | None,
+    max_cost: float | None,
+    min_tier: int | None,
+    max_tokens: int | None,
+    key: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why.
+
+    It decides as a server of this data folder and database would: with its classifier, knobs and labels.
+    """
+    if (prompt is None) == (replay is None):
+        raise click.UsageError("give either a PROMPT or --replay ID")
+    from gateway.base.stores.data_folder import refuse_file
+
+    settings = settings_from(**options)
+    refuse_file(settings.data_path)
+    if replay is not None:
+        _replay(settings, replay, as_json)
+        return
+    wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
+    decision, milliseconds, catalog, class_model = _decide(settings, prompt or "", key, max_tokens, wishes)
+    echo_answer(
+        as_json,
+        {"decision": decision, "cpu_ms": milliseconds, "class_model": class_model},
+        f"{_text(decision, catalog)}\nclasses by {class_model}\n\ndecided in {milliseconds:.2f} ms of CPU time",
+    )
+
+
+def _decide(
+    settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
+) -> "tuple[Decision, float, Catalog, str]":
+    from gateway.base.inference_request import KEYLESS, RoutingOptions
+    from gateway.inference.agreement import Agreements
+    from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
+    from tiers.conversation import Turn
+
+    routing = dry_routing(settings)
+    agreements = Agreements(routing.knobs, routing)
+
+    async def as_a_server(engine: "AsyncEngine") -> "Caller":
+        await follow_labels(routing, engine, settings.keys_are_tenants)
+        await routing.references.restore(engine, routing.served.strongest)
+        await agreements.catch_up(engine)
+        return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)
+
+    caller = with_database(settings, as_a_server)
+    turn = Turn.of("user", prompt)
+    request = dry_request([turn], max_tokens=max_tokens, caller=caller, options=RoutingOptions(**wishes))
+    routing.route(request)  # the first decision fills caches that are warm in a server
+    began = time.thread_time()
+    decision = agreements.told(request, routing.route(request))
+    return decision, (time.thread_time() - began) * 1e3, routing.served.catalog, _class_model(routing)
+
+
+def _class_model(routing: "RoutingService") -> str:
+    """The name of the model that classified, with the reason where another one was asked for."""
+    from gateway.inference.classifier_versions import ActiveClassifier
+
+    if not isinstance(routing.classifier, ActiveClassifier) or (now := routing.classifier.serving_or_none) is None:
+        return "the prompt's length"
+    refusal = routing.classifier.class_refusal
+    return f"{now.current.class_model}{f' ({refusal})' if refusal else ''}"
+
+
+def _text(decision: "Decision", catalog: "Catalog", answered: tuple[int, str] | None = None) -> str:
+    """The decision for people. `answered`: the tier and the model of a recorded answer; a catalogue that has another
+    model there says nothing of the other tiers' models either."""
+    inputs, prediction = decision.inputs, decision.inputs.prediction
+    models = {spec.number: spec.served_name for spec in catalog.tiers}
+    if answered is not None and answered[1] and models.get(answered[0]) != answered[1]:
+        models = dict([answered])
+    estimated = {spec.number for spec in catalog.tiers if spec.price.estimated}
+    rows = [
+        [
+            f"{'→' if number == decision.tier else ' '} {number}",
+            models.get(number, "?"),
+            f"{prediction.p_ok[number - 1]:.3f}",
+            f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
+            "ruled out" if score is None else f"{score:.4f}",
+        ]
+        for number, score in enumerate(decision.scores, start=1)
+    ]
+    lines = [
+        f"tier {decision.tier}: {decision.reason}",
+        "",
+        table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
+        "",
+        _rule(inputs),
+        f"classifier {prediction.classifier_version} ({prediction.kind}); "
+        f"unfamiliar {prediction.novelty:.2f} (1: no labels of such prompts)",
+    ]
+    if prediction.contributions:
+        moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
+        lines.append(f"moved by (logit of tier 1): {moved}")
+    return "\n".join(lines)
+
+
+def _rule(inputs: "PolicyInputs") -> str:
+    if inputs.objective == "target":
+        return f"the cheapest with P of at least {inputs.tau:.3f}, for a quality target of {inputs.quality_target:.3f}"
+    return (
+        f"quality target {inputs.quality_target:.3f}: a strongest answer, usually ${inputs.reference:.6f}, is worth "
+        f"{100 * inputs.exchange:.3g} points of 'as good'"
+    )
+
+
+def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
+    import msgspec
+
+    from classifier.policy.decide import decide
+    from quality.records.record import Record
+    from quality.store.queries import get_request
+    from tiers.catalog.load import load_catalog
+
+    record = with_database(settings, lambda engine: get_request(engine, request_id))
+    if record is None:
+        raise click.ClickException(f"no request {request_id!r} is in the database {settings.database}")
+    if not isinstance(record, Record):
+        raise click.ClickException(f"request {request_id!r} was for embeddings, which are not routed")
+    again = decide(record.decision.inputs)
+    # The words of another version may differ.
+    same = msgspec.structs.replace(again, reason=record.decision.reason) == record.decision
+    if as_json:
+        echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
+    else:
+        click.echo(_text(again, load_catalog(settings.catalog), answered=(record.tier, record.model)))
+        click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
+    if not same:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("log", type=NEW_FILE)
+@click.option(
+    "--quality",
+    "targets",
+    multiple=True,
+    type=quality_of,
+    metavar=QUALITY_METAVAR,
+    help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
+)
+@click.option(
+    "--tier", "names", multiple=True, metavar="NAME=NUMBER", help="Tier of a name in the scores; may be repeated."
+)
+@click.option(
+    "--training",
+    type=NEW_FOLDER,
+    help="Also write the labelled rows into this folder, for `aio classifier train --data`.",
+)
+@click.option("--example", is_flag=True, help="Write LOG from the public outcomes instead of reading one.")
+@click.option("--rows", type=click.IntRange(min=1), default=2000, help="Most rows of the example.")
+@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
+@catalog_option
+@data_dir_option
+@json_option
+def backtest(
+    log: Path,
+    targets: tuple[float, ...],
+    names: tuple[str, ...],
+    training: Path | None,
+    example: bool,
+    rows: int,
+    data: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Route every prompt of LOG (JSON lines, may be gzipped) offline; print split, cost and quality per target.
+
+    Nothing is sent: the active classifier decides, prices are the catalogue's, quality comes from the labels in LOG.
+    """
+    from gateway.planning.backtests.backtest import TARGETS, Backtest, dry_routing
+    from gateway.planning.backtests.log import TierNames, read_log, training_rows, write_example, write_training
+
+    if example:
+        from classifier.training.data.dataset import data_folder
+
+        click.echo(f"{write_example(log, data or data_folder(), rows)} rows -> {log}")
+        return
+    settings = settings_from(**options)
+    routing = dry_routing(settings)
+    known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, names)))
+    tested = Backtest(routing, known, targets or TARGETS)
+    for row in read_log(log):
+        tested.add(row)
+    report = tested.report()
+    echo_answer(as_json, report, _report_text(report))
+    if training is not None:
+        written = write_training(training, training_rows(read_log(log), known))
+        click.echo(f"{written} labelled rows; aio classifier train --data {training} trains on them", err=True)
+
+
+def _named_tier(given: str) -> tuple[str, int]:
+    from tiers.catalog.tier_spec import MAX_TIERS
+
+    name, equals, number = given.rpartition("=")
+    if not equals or not name or not number.isdigit() or not 1 <= int(number) <= MAX_TIERS:
+        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to {MAX_TIERS}")
+    return name, int(number)
+
+
+def _report_text(report: "Report") -> str:
+    tiers = len(report.targets[0].split)
+    head = ["target", *(f"tier {k}" for k in range(1, tiers + 1)), "$ per request", "saving", "predicted"]
+    rows = []
+    for one in report.targets:
+        cells = [f"{one.quality_target:.2f}", *(f"{share:.1%}" for share in one.split)]
+        rows.append([*cells, f"{one.cost_per_request_usd:.6f}", _interval(one.saving), f"{one.predicted_no_worse:.1%}"])
+    mean = report.strongest_cost_usd / report.rows
+    lines = [
+        f"{report.rows:,} requests, decided by {report.classifier} ({report.kind}); on the strongest tier alone "
+        f"${report.strongest_cost_usd:.6f}, ${mean:.6f} per request",
+    ]
+    if report.estimated_answers:
+        lines.append(f"{report.estimated_answers:,} rows have no answer length: priced at the catalogue's")
+    if report.priced:
+        lines.append(f"paid for the {report.priced:,} rows with a price: ${report.paid_usd:.6f}")
+    return "\n".join([*lines, "", table(head, rows), "", *_quality(report)])
+
+
+def _quality(report: "Report") -> Sequence[str]:
+    if not report.labelled:
+        return ["no row has labels of the strongest tier and another, so nothing is measured"]
+    rows = []
+    for one in report.targets:
+        if one.labelled is not None:
+            good = one.labelled.no_worse
+            shown = f"{good.count / good.total:.1%} [{good.low:.1%}, {good.high:.1%}]"
+            gain = _interval(one.labelled.gain, sign="+")
+            rows.append([f"{one.quality_target:.2f}", shown, gain, _interval(one.labelled.saving)])
+    labels = ", ".join(f"tier {k} {count:,}" for k, count in enumerate(report.tiers_labelled, start=1))
+    head = ["target", "no worse than the strongest", "more than random assignment", "saving there"]
+    return [f"measured on the {report.labelled:,} labelled rows (labels: {labels}), 95% intervals", table(head, rows)]
+
+
+def _interval(found: Any, sign: str = "") -> str:
+    return f"{found.value:{sign}.1%} [{found.low:{sign}.1%}, {found.high:{sign}.1%}]"
