@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any
 
 from litestar import Litestar, Router
@@ -14,11 +13,13 @@ from litestar.response import Response
 
 from gateway import __version__
 from gateway.admin.health import live, metrics, ready
+from gateway.admin.routes import failure, operations_routers
 from gateway.base.errors import ApiError, envelope_response
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.edge.asgi import LATE_APP, HttpRequest, LateApp, OnceRouter, below
+from gateway.edge.asgi import HttpRequest, OnceRouter
+from gateway.edge.docs_page import DocsPage, SchemaFile, docs_router
 from gateway.inference.api.aio import give_feedback, route, show_record
 from gateway.inference.api.chat_socket import chat_socket, other_socket
 from gateway.inference.api.completions import chat_completions, completions, detokenize, tokenize
@@ -40,43 +41,24 @@ from gateway.inference.service import count_refused
 from gateway.tenancy.guard import admit
 
 _PROBES = (live, ready, metrics)
-# Requests for these paths and those below reach `whole_app`.
-OPERATED = ("/", "/admin", "/v1/admin", "/docs")
+# Below these paths AIO is operated; all others are callers'.
+OPERATED = ("/admin", "/v1/admin", "/docs")
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 
 def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
-    """The application; `lifespan` puts what the endpoints use into its state before the first request.
-
-    Most gateways answer for days before their dashboard is opened: what operates them is an application of its own,
-    made by the first request for one of its paths.
-    """
+    """Return the application: the APIs of callers, the administration's API, the dashboard and the documentation of all
+    endpoints. `lifespan` puts what the endpoints use into its state before the first request."""
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[*_routers_of_callers(), *_PROBES, *map(below, OPERATED)],
+        route_handlers=[*_routers_of_callers(), *operations_routers(), *_PROBES],
         lifespan=[lifespan],
-        state=State({LATE_APP: LateApp(partial(whole_app, settings))}),
+        state=State(),
         exception_handlers={Exception: _failure},
         request_max_body_size=settings.body_limit,
         # No page sends credentials of its own, so that `*` exposes every header.
         cors_config=CORSConfig(allow_origins=origins, expose_headers=["*"]) if origins else None,
-        openapi_config=None,
-        logging_config=None,
-        debug=False,
-    )
-
-
-def whole_app(settings: Settings, state: State) -> Litestar:
-    """The administration's API, the dashboard, and the documentation of all endpoints, which is why it has them all."""
-    from gateway.admin.routes import failure, operations_routers
-    from gateway.edge.docs_page import DocsPage, SchemaFile, docs_router
-
-    return Litestar(
-        route_handlers=[*_routers_of_callers(), *operations_routers(), *_PROBES],
-        state=state,
-        exception_handlers={Exception: failure},
-        request_max_body_size=settings.body_limit,
         openapi_config=OpenAPIConfig(
             title="AIO gateway",
             version=__version__,
@@ -91,9 +73,11 @@ def whole_app(settings: Settings, state: State) -> Litestar:
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the envelope of the path's API, and count a refused request."""
-    count_refused(request, error)
+    """Return the envelope of the path's API, and count a caller's refused request."""
     path = request.scope["path"]
+    if path == "/" or path.startswith(OPERATED):
+        return failure(request, error)
+    count_refused(request, error)
     if isinstance(error, NotFoundException | MethodNotAllowedException):
         # The router's own, which says no more than that.
         shown = f"{request.scope['method']} {path[:128]}"

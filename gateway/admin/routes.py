@@ -1,6 +1,4 @@
-"""The endpoints and pages that operate a gateway, in the order of the dashboard's navigation; imported when the first
-of them is asked for.
-"""
+"""The endpoints and pages that operate a gateway, in the order of the dashboard's navigation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +25,6 @@ from gateway.admin.users import USERS_PAGE, erase_user, list_users
 from gateway.admin.versions import VERSION_ENDPOINTS
 from gateway.base.errors import envelope_response
 from gateway.edge.asgi import HttpRequest, OnceRouter
-from gateway.inference.service import count_refused
 from gateway.operations.dashboard.html.rendering import OPT, CompiledTemplates, Page, failure_page, static_file
 from gateway.operations.dashboard.sign_in.login import show_login, sign_in, sign_out
 from gateway.operations.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
@@ -70,11 +67,8 @@ def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard], compi
 
 
 def failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the error envelope; a browser that opens an unknown page gets a page. Requests for unknown endpoints of
-    callers arrive here, and are counted."""
+    """Return the error envelope; a browser that opens an unknown page gets a page."""
     path: str = request.scope["path"]
-    if path.startswith("/v1/") and not path.startswith("/v1/admin"):
-        count_refused(request, error)
     lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
     return failure_page(request, error) if lost else envelope_response(request, error)
 

@@ -1,16 +1,13 @@
 """What AIO adds to litestar: a path below which all others are; the types of a request and a connection with the state
-that AIO gives its app, bodies and forms as they arrive, a router that is registered once, and an application behind
-another one, made by the first request for one of its paths."""
+that AIO gives its app, bodies and forms as they arrive, and a router that is registered once."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
-from litestar import Litestar, Router, asgi
+from litestar import Router
 from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
-from litestar.handlers import ASGIRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
@@ -19,9 +16,6 @@ from gateway.base.errors import ApiError, ClientGoneError, bad_request
 HttpRequest = Request[Any, Any, State]
 Connection = ASGIConnection[Any, Any, Any, Any]
 """A request, or a WebSocket before its first message."""
-
-LATE_APP = "late_app"
-
 
 ROOT = "aio.root"
 """In a scope: the path below which a proxy serves AIO, where it does."""
@@ -122,39 +116,3 @@ class OnceRouter(Router):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
-
-
-class LateApp:
-    """The application behind the one in front, which has it in its state as `LATE_APP`: `make` returns it.
-
-    `make` is called with that state, on a thread, and may take a second: it imports what the application consists of,
-    while the event loop serves others.
-    """
-
-    def __init__(self, make: Callable[[State], Litestar]) -> None:
-        self._make = make
-        self._app: Litestar | None = None
-        self._making = asyncio.Lock()
-
-    async def made(self, state: State) -> Litestar:
-        if self._app is None:
-            async with self._making:
-                if self._app is None:
-                    self._app = await asyncio.to_thread(self._make, state)
-        return self._app
-
-
-def below(path: str) -> ASGIRouteHandler:
-    """Return the route of an application in front, to `path` and all that starts with it of its late application; of
-    `/`, to it alone."""
-
-    @asgi(path, is_mount=path != "/", copy_scope=False)
-    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
-        state = scope["app"].state
-        if path != "/":  # the router has cut it off, and ends the rest with a slash
-            scope["path"] = path + scope["path"].removesuffix("/")
-        late: LateApp = state[LATE_APP]
-        app = await late.made(state)
-        await app(scope, receive, send)
-
-    return pass_on

@@ -1,4 +1,4 @@
-"""What a gateway of local models imports: not what only servers elsewhere, the dashboard or a setting needs."""
+"""What a gateway of local models imports: not what only servers elsewhere or a setting needs."""
 
 from pathlib import Path
 
@@ -13,12 +13,8 @@ LATE = (
     "tiers.remote.remote_tier",
     "tiers.remote.endpoint",
     "tiers.replicas.replica_set",
-    "gateway.admin.routes",
-    "gateway.admin.keys",
-    "gateway.edge.docs_page",
     "gateway.batches.redis_queue",
     "gateway.runtime.engines.running_engines",
-    "gateway.tenancy.users.identity_provider",
 )
 
 

@@ -9,15 +9,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-from litestar.datastructures import State
 
 from gateway.base.settings import Settings
-from gateway.http import whole_app
+from gateway.http import http_app
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.support.administrator import ADMIN_KEY
 from tests.support.served import ServedProcess, served
@@ -86,7 +85,7 @@ class Shot(NamedTuple):
 def routes() -> tuple[list[str], list[str]]:
     """Return the paths of the dashboard and of its JSON lists that are read, and those that are changed by forms."""
     read, changed = set(), set()
-    for route in whole_app(Settings(), State()).routes:
+    for route in http_app(Settings(), nullcontext).routes:
         methods = getattr(route, "methods", set())
         if route.path.startswith("/admin") and not route.path.endswith("/events"):
             read |= {route.path} if "GET" in methods else set()

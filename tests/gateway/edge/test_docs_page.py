@@ -4,20 +4,20 @@ import base64
 import hashlib
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.base.settings import Settings
 from gateway.edge import openapi as operations
-from tests.support.app import RunningGateway
-from tests.support.shared_app import forget_whole_app
+from gateway.http import http_app
+from tests.support.app import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_the_schema_is_derived_outside_the_event_loop(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_schema_is_derived_outside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
     derive = operations._inlined
 
@@ -26,9 +26,9 @@ async def test_the_schema_is_derived_outside_the_event_loop(
         return derive(struct)
 
     monkeypatch.setattr(operations, "_inlined", watched)
-    forget_whole_app()
-    document = await gateway.http.get("/docs/openapi.json")
-    page = await gateway.http.get("/docs")
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False), http=http_app) as gateway:
+        document = await gateway.http.get("/docs/openapi.json")
+        page = await gateway.http.get("/docs")
     assert (document.status_code, page.status_code) == (200, 200)
     assert "/v1/chat/completions" in page.text
     assert threads
