@@ -28,13 +28,13 @@ from gateway.inference.api.parsing import FILES
 from gateway.inference.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
 from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from gateway.inference.escalation import ActiveProbes
-from gateway.inference.kept_reasoning import DatabaseTurns, RedisTurns
 from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.response_cache import ResponseCache, running_cache
 from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.running_routing import running_routing
 from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
+from gateway.inference.turn_memory import DatabaseTurns, RedisTurns
 from gateway.operations.constant_tier import ConstantFollower
 from gateway.operations.labels.active_labels import ActiveLabels
 from gateway.operations.labels.loop_setup import offer_answer, quality_loop, running_quality_loop
@@ -392,7 +392,7 @@ class Composition:
         if self._redaction is None:
             # Where texts are stored without what is private, they are not stored as they are.
             turns = DatabaseTurns(database) if stores.redis is None else RedisTurns(stores.redis)
-            service.kept_reasoning.store = turns
+            service.turn_memory.store = turns
         jobs = Jobs(settings, database, stores.tenancy.clock, stores.tenancy.replica, stores.redis, self.metrics.jobs)
         serving = await self._start_serving(stores, models, verification, service)
         return Answering(serving, cache, jobs)
@@ -436,7 +436,7 @@ class Composition:
         """Start what shows the running parts and changes them."""
         settings, database, stack = self.settings, stores.database, self.stack
         service, loop = answering.serving.service, verification.loop
-        privacy = Privacy(settings, database, stores.ledger, service.kept_reasoning.erase)
+        privacy = Privacy(settings, database, stores.ledger, service.turn_memory.erase)
         await self._keep(privacy.keep, "deletion of old records")
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)

@@ -173,7 +173,7 @@ def _labelled(tier: T, catalog: Catalog, spec: TierSpec) -> T:
     tier.is_target, tier.asks_credential = isinstance(spec, TargetSpec), spec.asks_credential
     remotes = [one.remote for one in (*catalog.tiers, *catalog.targets) if one.remote is not None]
     kinds = [remote.kind for remote in remotes]
-    tier.is_only_maker = spec.remote is not None and kinds.count(spec.remote.kind) == 1
+    tier.is_only_of_api = spec.remote is not None and kinds.count(spec.remote.kind) == 1
     tier.is_only_server = len(remotes) == 1 or OWN_SERVERS.issuperset(kinds)
     return tier
 

@@ -44,7 +44,7 @@ class _Block(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="block",
 
 class Opaque(_Block, frozen=True, gc=False):
     """What a turn or an answer is in one dialect, for its servers alone: they get it as it is, others get the turn's
-    other blocks. Only it carries reasoning that its maker sealed, marks of caches, and tools that a provider runs."""
+    other blocks. Only it carries reasoning that its model sealed, marks of caches, and tools that a provider runs."""
 
     dialect: Dialect
     json: bytes
@@ -195,7 +195,7 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     name: str | None = None
     cache_mark: bool = False
     """Whether the caller has marked it for a provider's cache."""
-    maker: str = ""
+    answered_by: str = ""
     """The server and model that answered with it, "" if that is not known; no other one gets its thoughts and what is
     in its dialect alone."""
     recalled: tuple[Opaque, ...] = ()

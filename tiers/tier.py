@@ -279,8 +279,8 @@ class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many tokens all `pieces` of the deltas were, since a server elsewhere gives no token ids; None where it does
     not say.
     """
-    maker: str = ""
-    """The server elsewhere and its model, as in `Turn.maker`."""
+    answered_by: str = ""
+    """The server elsewhere and its model, as in `Turn.answered_by`."""
 
     @classmethod
     def of_all(cls, ends: "Sequence[AnswerEnd]") -> "AnswerEnd":
@@ -291,7 +291,7 @@ class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             times=StepTimes.of_all(end.times for end in ends),
             thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
             streamed_tokens=sum(counts) if len(counts) == len(ends) else None,
-            maker=next((end.maker for end in ends), ""),
+            answered_by=next((end.answered_by for end in ends), ""),
         )
 
 
@@ -393,12 +393,12 @@ class Tier(ABC):
     """The most tokens that its model can answer, as published for a server elsewhere; None if that is not known."""
     is_local: bool = False
     """The entry's label (`tiers.catalog.consent`); False for a tier of no catalogue."""
-    is_only_maker: bool = False
+    is_only_of_api: bool = False
     """Whether no other tier of the catalogue has the API of its server, so that sealed reasoning of that API can only
     be its own.
     """
     is_only_server: bool = True
-    """Whether reasoning of an unknown maker may go to the server: it is the catalogue's only one, or all are servers of
+    """Whether reasoning of an unknown model may go to the server: it is the catalogue's only one, or all are servers of
     one's own.
     """
     asks_credential: bool = False

@@ -225,7 +225,7 @@ class Answer:
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.thought_end: ThoughtEnd | None = None
-        self.maker = ""
+        self.answered_by = ""
         self.record: Record | None = None
         self.billed: Usage | None = None  # tokens of the bill, also where it broke before its tier reported them
         self.rate_headers = rate_headers
@@ -391,7 +391,7 @@ class Answer:
             stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:
             self.usage, self.thought_end, stamps.times = end.usage, end.thought_end, end.times
-            self.maker = end.maker
+            self.answered_by = end.answered_by
             if end.streamed_tokens is not None:
                 stamps.scale_to(end.streamed_tokens)
             return

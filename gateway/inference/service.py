@@ -28,9 +28,9 @@ from gateway.inference.answer_limits import held
 from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.escalation import ActiveProbes
 from gateway.inference.generation import Generation
-from gateway.inference.kept_reasoning import KeptReasoning
 from gateway.inference.response_cache import ResponseCache
 from gateway.inference.router import RoutingService
+from gateway.inference.turn_memory import TurnMemory
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.tenancy.admission import Admission, OverloadQueue, max_cost_usd
 from gateway.tenancy.tenancy import Tenancy
@@ -120,7 +120,7 @@ class Service:
         self.probes = probes
         self.screen: Screen | None = None
         self._cache, self._sinks, self._begin = cache, sinks, begin
-        self.kept_reasoning = KeptReasoning()
+        self.turn_memory = TurnMemory()
         self._redaction, self.agreements = redaction, agreements
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
@@ -279,13 +279,13 @@ class Service:
         if asked.tooling is not None and served.seals_reasoning:
             changes["wants_opaque"] = asked.wants_opaque or request.consent.reuse
         if goes_on:
-            changes["messages"] = await self.kept_reasoning.given_back(request)
+            changes["messages"] = await self.turn_memory.recall(request)
         return request.with_generation(**changes) if changes else request
 
     async def _keep_state(self, answer: Answer) -> None:
         """Keep what the server of an answer needs back, before a next step can come."""
-        if rows := self.kept_reasoning.keep(answer):
-            await self.kept_reasoning.save(rows)
+        if rows := self.turn_memory.remember(answer):
+            await self.turn_memory.save(rows)
 
     async def limited(self, request: InferenceRequest, tokens: int | None = None) -> Admission:
         """Admit `request` by its caller's limits alone, without a place of an answer. Raises `ApiError` 429 or 503."""

@@ -28,8 +28,8 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The usage at the end."""
     pieces: list[Delta]
     """The pieces of its choices."""
-    maker: str = ""
-    """See `AnswerEnd.maker`."""
+    answered_by: str = msgspec.field(default="", name="maker")
+    """See `AnswerEnd.answered_by`."""
 
 
 def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
@@ -41,7 +41,7 @@ def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
         attempts=[msgspec.structs.replace(attempt, replicas=[]) for attempt in bill.unpaid().attempts],
         usage=bill.usage,
         pieces=[_words(delta) for delta in deltas if delta.end is None],
-        maker=next((delta.end.maker for delta in deltas if delta.end is not None), ""),
+        answered_by=next((delta.end.answered_by for delta in deltas if delta.end is not None), ""),
     )
 
 
@@ -73,7 +73,7 @@ class Replay:
         self.decision, self.tier, self.cached = decision, tier, cached
         self.attempts, self.p_ok = kept.attempts, kept.p_ok
         self._usage = kept.usage
-        end = Delta(end=AnswerEnd(usage=kept.usage, maker=kept.maker))
+        end = Delta(end=AnswerEnd(usage=kept.usage, answered_by=kept.answered_by))
         self._deltas = enumerate((*kept.pieces, end), start=1)
 
     async def __anext__(self) -> Delta:

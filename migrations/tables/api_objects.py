@@ -108,7 +108,7 @@ stored_responses = Table(
 )
 
 # What assistants said in tool loops as only their server can read it, for the next step; for a day.
-kept_turns = Table(
+stored_turns = Table(
     "kept_turns",
     metadata,
     Column("turn_id", String(64), primary_key=True),  # digest of whose it is, and of the call

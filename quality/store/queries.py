@@ -18,7 +18,7 @@ from sqlalchemy import Dialect, Float, Row, Select, Table, delete, func, select,
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
+from migrations.tables.api_objects import batches, files, stored_responses, stored_turns
 from migrations.tables.audit import audit_events, audited, erasures, knob_changes
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
@@ -171,7 +171,7 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
         await connection.execute(
-            delete(kept_turns).where(kept_turns.c.key_id == key_id, kept_turns.c.created_at <= now)
+            delete(stored_turns).where(stored_turns.c.key_id == key_id, stored_turns.c.created_at <= now)
         )
         refused = delete(refused_requests)
         await connection.execute(

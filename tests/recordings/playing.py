@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from gateway.base.settings import Settings
-from gateway.inference.kept_reasoning import KeptReasoning
+from gateway.inference.turn_memory import TurnMemory
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually
 from tests.recordings.caller_answers import read_answer
@@ -95,7 +95,7 @@ class Stage:
             self._served[len(tiers)] = text
         gateway, file = self._gateways[len(tiers)]
         REFUSALS.forget()
-        gateway.serving.service.kept_reasoning = KeptReasoning()
+        gateway.serving.service.turn_memory = TurnMemory()
         if self._served[len(tiers)] != text:
             file.write_text(text)
             await gateway.operations.reload.reload("recordings", "another case")

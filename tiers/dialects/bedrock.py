@@ -209,7 +209,7 @@ class _Reasoning(msgspec.Struct, rename="camel"):
 
 
 class _Sealed:
-    """A block of thoughts as it grows, for its maker."""
+    """A block of thoughts as it grows, for its model."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []

@@ -398,8 +398,8 @@ def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules:
             _add_thoughts(body, message, rules.thoughts)
         elif in_loop and rules.needs_thoughts:
             body[rules.thoughts[0]] = _NOT_KEPT
-            # Of a turn whose maker is known, there were none.
-            left_out |= {} if message.maker else {THOUGHTS: None}
+            # Of a turn whose model is known, there were none.
+            left_out |= {} if message.answered_by else {THOUGHTS: None}
         for block in opaque_of(message):
             body[block.type] = msgspec.Raw(block.json)
         for place, call in enumerate(message.calls):

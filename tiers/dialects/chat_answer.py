@@ -225,7 +225,7 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
         yield Delta(index=index, text=message.refusal, refusal=True)
     if (parts or message.refusal) and (calls := _calls(choice, message, tally)):
         yield Delta(index=index, tool_calls=calls)
-    if message.has_state:
+    if message.has_opaque:
         for piece in opaque_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
             yield Delta(index=index, opaque=piece)
     if (images := opaque_json(message.images, MAX_EVENT_BYTES))[:1] == b"[":
@@ -268,5 +268,5 @@ def _calls(choice: Choice, message: Message, tally: Tally) -> list[ToolCallDelta
         if (piece := call.piece()).says_something:
             named = piece.id or piece.name
             if (read := known.begin(piece) if is_whole and named else known.read(piece)) is not None:
-                found.append(call.with_state(read))
+                found.append(call.with_opaque(read))
     return found

@@ -212,7 +212,7 @@ class ToolCall(_Function):
         arguments = self.any_arguments if inner.any_arguments is None else inner.any_arguments
         return CallPiece(self.index, self.id or "", inner.name or self.name or "", arguments)
 
-    def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
+    def with_opaque(self, piece: ToolCallDelta) -> ToolCallDelta:
         """Return the piece with what its server needs back."""
         extra = opaque_json(self.extra_content) if self.extra_content else b""
         return msgspec.structs.replace(piece, extra_content=extra) if extra else piece
@@ -296,7 +296,7 @@ class Message(msgspec.Struct):
     audio: msgspec.Raw = msgspec.Raw()
 
     @property
-    def has_state(self) -> bool:
+    def has_opaque(self) -> bool:
         """Whether there is what the server needs back."""
         return bool(self.reasoning_details or self.extra_content)
 

@@ -125,12 +125,12 @@ def size_of(blocks: Iterable[Opaque]) -> int:
 
 
 def opaque_of(message: Turn) -> list[Opaque]:
-    """Return the fields of a turn that only its maker gets, as a client gave them."""
+    """Return the fields of a turn that only its server gets, as a client gave them."""
     return [block for block in message.opaque if block.dialect == FORM]
 
 
 def opaque_names(message: Turn) -> list[str]:
-    """Return the names of all that only the maker of a turn gets, as a client gave them."""
+    """Return the names of all that only the server of a turn gets, as a client gave them."""
     names = ["messages.reasoning_content"] if message.thoughts else []
     names += [f"messages.{block.type}" for block in opaque_of(message)]
     return names + [f"messages.tool_calls.{EXTRA}"] * any(call.source is not None for call in message.calls)

@@ -371,12 +371,12 @@ def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn
     thoughts: Any = ""
     if role == "assistant":
         thoughts = message.reasoning_content or message.reasoning or _thoughts(message.content)
-    opaque = _state(message) if role == "assistant" else ()
+    opaque = _opaque_blocks(message) if role == "assistant" else ()
     said: str | list[Content] = content
     if marks and calls and content and isinstance(marks[-1], dict):
         said = [Text(content, cache_control=marks[-1])]
     elif marks and not calls:
-        opaque += _marked(message, given)
+        opaque += _cache_marked_texts(message, given)
     return Turn.of(
         role,
         said,
@@ -397,14 +397,14 @@ def _of_tools(message: Message) -> Message:
     return msgspec.structs.replace(message, tool_calls=calls)
 
 
-def _state(message: Message) -> tuple[Opaque, ...]:
+def _opaque_blocks(message: Message) -> tuple[Opaque, ...]:
     """What an assistant's turn has that its server needs back."""
     details, extra = message.reasoning_details, message.extra_content
     heard = audio_reference(message.audio) if message.audio else ()
     return heard if details is extra is msgspec.UNSET else (*opaque_blocks({DETAILS: details, EXTRA: extra}), *heard)
 
 
-def _marked(message: Message, parts: Sequence[ContentPart]) -> tuple[Opaque, ...]:
+def _cache_marked_texts(message: Message, parts: Sequence[ContentPart]) -> tuple[Opaque, ...]:
     """Texts with marks of a cache in the form of Anthropic, whose tiers alone can do anything with them."""
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": part.text or part.refusal or ""}

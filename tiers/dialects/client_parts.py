@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
-"""Fields for what only the maker of an object can read, and for the bytes of attachments."""
+"""Fields for what only the server of an object can read, and for the bytes of attachments."""
 MAY_BE_BYTES = NOT_TEXT | {"url"}
 """Fields whose value may be bytes in base64."""
 LONGEST_NAME = 64

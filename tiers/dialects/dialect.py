@@ -124,7 +124,7 @@ class ServerDialect(ABC):
         checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
 
     def own_turns(self, messages: list[Turn]) -> list[Turn]:
-        """Return turns that the model may read without what its maker refuses in them."""
+        """Return turns that the model may read without what its server refuses in them."""
         return messages
 
     def without_refused(

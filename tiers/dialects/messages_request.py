@@ -393,7 +393,7 @@ class _Conversation:
             elif block.type == "tool_use":
                 calls.append(_call(block, one.where))
             elif block.type == "thinking":
-                # Signed thoughts are for their maker alone.
+                # Signed thoughts are for their model alone.
                 thoughts.append(block.thinking or "" if block.signature in (None, "", UNSIGNED) else "")
             elif not one.is_own:
                 self._content(block, one.where)

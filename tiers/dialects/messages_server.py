@@ -415,7 +415,7 @@ def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | No
 
 
 def is_cut_off(request: GenerationRequest) -> bool:
-    """Whether the last answer called tools, and what it thought before is not there in the form of its maker."""
+    """Whether the last answer called tools, and what it thought before is not there in the form of its server."""
     answers = [message for message in request.messages or () if message.role == "assistant"]
     if not answers or not answers[-1].calls:
         return False

@@ -87,9 +87,9 @@ class ResponseBody:
         self._why_incomplete = _INCOMPLETE.get(choice.finish_reason or "")
         self.status = "completed" if self._why_incomplete is None else "incomplete"
 
-    def take(self, choice: CollectedChoice, maker: str) -> None:
+    def take(self, choice: CollectedChoice, answered_by: str) -> None:
         """Add the items of a finished answer that was not streamed: thoughts, text, calls and images, or those of a
-        server with this API. `maker`: who gave it."""
+        server with this API. `answered_by`: the server and model."""
         self.finish(choice)
         if own := choice.opaque.get(FORM):
             for block in own:
@@ -106,7 +106,7 @@ class ResponseBody:
             self.add(self.message_item(refusal_part(choice.refusal), self.status))
         for place, call in calls:
             self.add(self.call_item(place, call, self.status))
-        for item in (*images, *self.state_items(choice, maker)):
+        for item in (*images, *self.items_for_server(choice, answered_by)):
             self.add(item)
 
     @property
@@ -121,7 +121,7 @@ class ResponseBody:
 
     def add_own(self, item: dict[str, Any]) -> dict[str, Any]:
         """Add an item of a server with this API that is done; return it as the caller sees it."""
-        item = self.ids.renamed(item)
+        item = self.ids.with_own_id(item)
         self._sealed.append(item)
         shown = item if self._seals else without_seals([item])[0]
         self.add(shown)
@@ -161,10 +161,10 @@ class ResponseBody:
         """What was thought before the answer, or between its items."""
         return self._reasoning(text, sealed(text) if text and self._seals else "")
 
-    def state_items(self, choice: CollectedChoice, maker: str) -> list[dict[str, Any]]:
+    def items_for_server(self, choice: CollectedChoice, answered_by: str) -> list[dict[str, Any]]:
         """Return what the server of a finished answer needs back, as an item after all others, for a client that asked
         for it."""
-        seal = carried(choice, maker) if self._seals and not self.is_servers_own else None
+        seal = carried(choice, answered_by) if self._seals and not self.is_servers_own else None
         return [] if seal is None else [self._reasoning("", seal)]
 
     def _reasoning(self, text: str, seal: str) -> dict[str, Any]:
@@ -313,9 +313,9 @@ class ResponseWriter:
         events = b"".join(self._show(ready) for piece in pieces_of(delta) for ready in self._order.put(piece))
         return events + self._cite(delta.annotations) if delta.annotations else events
 
-    def finish(self, choice: CollectedChoice, maker: str) -> None:
+    def finish(self, choice: CollectedChoice, answered_by: str) -> None:
         """No further delta comes: make the events of what is still open or waits. The body then holds all items.
-        `maker`: who gave the answer."""
+        `answered_by`: the server and model."""
         if self._last is not None:
             return
         self.body.finish(choice)
@@ -324,7 +324,7 @@ class ResponseWriter:
         if self._open is None and not (self.body.is_servers_own or images):
             events += self._begin(Piece("text", ""))
         events += self._done()
-        for item in (*images, *self.body.state_items(choice, maker)):
+        for item in (*images, *self.body.items_for_server(choice, answered_by)):
             events += self._whole_item(item, self._index)
             self.body.add(item)
         self._last = events
@@ -358,7 +358,7 @@ class ResponseWriter:
             events, event["item"] = self._done(), self.body.add_own(item)
         else:
             self._added.add(str(item.get("id")))
-            events, event["item"] = self._done(), self.body.ids.renamed(item)
+            events, event["item"] = self._done(), self.body.ids.with_own_id(item)
         event["sequence_number"] = self._number
         self._number += 1
         return events + b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
@@ -501,7 +501,7 @@ def _event(kind: str, number: int, **fields: Any) -> bytes:
 class CompactedBody(ResponseBody):
     """A Response whose only item is the summary."""
 
-    def take(self, choice: CollectedChoice, maker: str) -> None:
+    def take(self, choice: CollectedChoice, answered_by: str) -> None:
         self.finish(choice)
         self.add({"id": f"cmp_{self.id}", "type": "compaction", "encrypted_content": sealed(choice.text)})
 
@@ -512,9 +512,9 @@ class CompactedWriter(ResponseWriter):
     def piece(self, delta: Delta) -> bytes:
         return b""
 
-    def finish(self, choice: CollectedChoice, maker: str) -> None:
+    def finish(self, choice: CollectedChoice, answered_by: str) -> None:
         if self._last is None:
-            self.body.take(choice, maker)
+            self.body.take(choice, answered_by)
             (item,) = self.body.output
             self._last = self._whole_item(item, 0)
 

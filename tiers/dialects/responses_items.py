@@ -161,7 +161,7 @@ class ItemIds:
             )
         return known
 
-    def renamed(self, item: dict[str, Any]) -> dict[str, Any]:
+    def with_own_id(self, item: dict[str, Any]) -> dict[str, Any]:
         return item | {"id": self.of(str(item["id"]))} if item.get("id") else item
 
 
@@ -287,9 +287,9 @@ _SLOTS = {"text": _TEXT, "tool_use": _CALL}
 
 
 class _Turn(msgspec.Struct, frozen=True, array_like=True):
-    """Who made a turn, and its blocks; a block of type `text` or `call` stands for what the client itself sends."""
+    """The server and model of a turn, and its blocks; a `text` or `call` stands for what the client itself sends."""
 
-    maker: str
+    answered_by: str
     blocks: tuple[Opaque, ...]
 
 
@@ -306,12 +306,12 @@ def opened_seal(seal: str) -> str:
         return ""
 
 
-def carried(choice: CollectedChoice, maker: str) -> str | None:
-    """Return the `encrypted_content` of what `maker` needs back of its answer; None for none."""
+def carried(choice: CollectedChoice, answered_by: str) -> str | None:
+    """Return the `encrypted_content` of what `answered_by` needs back of its answer; None for none."""
     blocks = [block for block in recallable_blocks(choice) if (block.dialect, block.type) != (CHAT, THOUGHTS)]
     if not size_of(blocks) or blocks[0].dialect == FORM:
         return None
-    turn = _Turn(maker, tuple(_bare(blocks)))
+    turn = _Turn(answered_by, tuple(_bare(blocks)))
     return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()
 
 
@@ -321,7 +321,7 @@ def with_carried(message: Turn, seal: str) -> Turn:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
         whole = turn.blocks and turn.blocks[0].dialect in ("messages", "gemini")
         recalled = tuple(_filled(turn, message)) if whole else turn.blocks
-        return with_recalled(msgspec.structs.replace(message, maker=turn.maker, recalled=recalled))
+        return with_recalled(msgspec.structs.replace(message, answered_by=turn.answered_by, recalled=recalled))
     except (binascii.Error, ValueError, LookupError, TypeError, AttributeError, *JSON_ERRORS):
         return message
 

@@ -395,7 +395,7 @@ def _parts(item: Item) -> Sequence[Part]:
 
 
 def _thoughts(item: Item) -> str:
-    """The text of a reasoning item: ours in full, else its summary. What a server has sealed is for its maker alone."""
+    """The text of a reasoning item: ours in full, else its summary. What a server has sealed is for its model alone."""
     if text := "".join(part.text or "" for part in _parts(item)):
         return text
     if item.encrypted_content is not None:

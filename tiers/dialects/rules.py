@@ -205,10 +205,10 @@ class ServerRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             for server, names in self.forwarded.items()
         }
 
-    def holding(self, server: str, maker: str, model: str) -> list[ServerRow]:
-        """Return the rows of a model of `server`, or of its `maker`, in their order."""
+    def holding(self, server: str, vendor: str, model: str) -> list[ServerRow]:
+        """Return the rows of a model of `server`, or of its `vendor`, in their order."""
         families = {name for name, pattern in self.families.items() if re.search(pattern, model)}
-        names = {server, maker} | {name for name, group in self.groups.items() if {server, maker} & {*group}}
+        names = {server, vendor} | {name for name, group in self.groups.items() if {server, vendor} & {*group}}
         return [row for row in self.rows if names & {*row.servers} and (not row.families or families & {*row.families})]
 
 
@@ -237,10 +237,10 @@ def server_of(remote: RemoteSpec, provider: ProviderName | None = None) -> str:
 @cache
 def rules_of(server: str, model: str) -> Rules:
     """Return the rules of a server and one of its models: later rows add to earlier ones, or replace them. Models of a
-    maker on Vertex have their maker's rules, too."""
-    maker = server.removeprefix("vertex-")
-    fields: dict[str, Any] = {"server": maker}
-    for row in server_rows().holding(server, maker, model):
+    vendor on Vertex have their vendor's rules, too."""
+    vendor = server.removeprefix("vertex-")
+    fields: dict[str, Any] = {"server": vendor}
+    for row in server_rows().holding(server, vendor, model):
         fields |= row.rules
     return msgspec.convert(fields, Rules)
 

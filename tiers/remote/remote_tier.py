@@ -21,11 +21,6 @@ from tiers.deltas import merged_answers
 from tiers.dialects.adapted_request import Adapted, adapted
 from tiers.dialects.dialect import ServerCall, dialect_of
 from tiers.dialects.extras import extra_reads
-from tiers.dialects.reasoning_makers import (
-    MAKERS,
-    ReasoningMakers,
-    maker_of,
-)
 from tiers.dialects.refusals import (
     ANY_FORMAT,
     CHOICES,
@@ -40,6 +35,7 @@ from tiers.dialects.refusals import (
     taught,
 )
 from tiers.dialects.rules import num_tools, unserved
+from tiers.dialects.seal_registry import SEALS, SealRegistry, server_model_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.server_models import ServerModel, chosen_model, parse_models
 from tiers.dialects.usage_counter import HiddenThoughts, ImpossibleClaims, Tally, bounds_of, estimated_prompt_tokens
@@ -100,11 +96,11 @@ class RemoteTier(Tier):
         cooldown_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
-        makers: ReasoningMakers = MAKERS,
+        seals: SealRegistry = SEALS,
         refusals: LearnedRefusals = REFUSALS,
         reading_on: ReadingOn = READING_ON,
     ) -> None:
-        """`makers`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is.
+        """`seals`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is.
         `refusals`: where it notes the parameters that its server refuses. `reading_on`: reads answers to their end that
         their callers have left."""
         if spec.remote is None:
@@ -123,10 +119,10 @@ class RemoteTier(Tier):
         lists, where = self._endpoint.models_path is not None, f"tier '{spec.name}'"
         self._failures = ServerFailures(where, spec.remote, key, cooldown_seconds, clock, lists_models=lists)
         self.continues_chats = self._dialect.rules.continues and self._dialect.rules.prefill == "taken"
-        self._makers, self._refusals = makers, refusals
+        self._seals, self._refusals = seals, refusals
         self._reading_on, self._left = reading_on, set[asyncio.Task[None]]()
         self._hidden = HiddenThoughts()
-        self.maker = maker_of(spec.remote, spec.provider)
+        self.server_model = server_model_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
         sign = None if self._endpoint.credentials is None else partial(self._signature, self._endpoint.credentials)
         headers, seconds = self._endpoint.key_headers(key), spec.remote.connect_timeout_seconds
@@ -201,7 +197,7 @@ class RemoteTier(Tier):
                 raise self._unavailable(f" {several}")
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
-            self.maker = maker_of(self._remote, self._spec.provider)
+            self.server_model = server_model_of(self._remote, self._spec.provider)
             self._dialect, self._endpoint = dialect_of(self._remote, self._spec.provider), endpoint_of(self._remote)
         if found is None or found.name != self.model:
             return
@@ -375,11 +371,11 @@ class RemoteTier(Tier):
                 self._hidden.note(request, tally, self._clock() - tally.sent_at)
             tally.over = not is_cut
             if stream is None:
-                yield Delta(end=AnswerEnd(usage=tally.usage(), maker=self.maker), at_once=True)
+                yield Delta(end=AnswerEnd(usage=tally.usage(), answered_by=self.server_model), at_once=True)
             else:
                 times = StepTimes(queue_seconds=stream.queue_seconds)
                 told = tally.streamed_tokens()
-                end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=told, maker=self.maker)
+                end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=told, answered_by=self.server_model)
                 yield Delta(end=end)
                 if not is_cut:
                     await read_rest(reply, pieces)
@@ -493,7 +489,7 @@ class RemoteTier(Tier):
         usual = self._remote.kind in ("openai", *OWN_SERVERS) and opens_thoughts(self.model)
         inline = self._thoughts.reader(request, fitted.request, tally, usual=usual)
         bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
-        note, include = partial(self._makers.note_all, maker=self.maker), request.include_stop
+        note, include = partial(self._seals.note_all, server_model=self.server_model), request.include_stop
         # Blocks of the server's own API go on as they are, and vLLM looks for no stop string among the first tokens.
         is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
@@ -650,9 +646,9 @@ class RemoteTier(Tier):
         if request.opaque is None and (request.messages is None or all(one.is_plain for one in request.messages)):
             return request, ()
         is_own = self._remote.kind in OWN_SERVERS
-        return self._makers.readable_request(
-            request, self._dialect, self.maker,
-            is_only_server=self.is_only_server, is_only_maker=self.is_only_maker, is_own=is_own,
+        return self._seals.readable_request(
+            request, self._dialect, self.server_model,
+            is_only_server=self.is_only_server, is_only_of_api=self.is_only_of_api, is_own=is_own,
         )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class ReplicaSet(Tier):
         self.continues_chats = self._any.continues_chats
         for tier in self._tiers.values():
             # They have one model: what one of them thought is for all.
-            tier.maker = next(iter(self._tiers.values())).maker
+            tier.server_model = next(iter(self._tiers.values())).server_model
         rng = rng or random.Random(random.getrandbits(64))
         self._balancer = Balancer(spec.name, servers, remote.balancing, clock=clock, rng=rng)
         self._budget = RetryBudget(remote.balancing.retry_burst)
@@ -102,7 +102,7 @@ class ReplicaSet(Tier):
     async def start(self) -> None:
         """See `Tier.start`; one server that answers is enough, the log names the others."""
         for tier in self._tiers.values():
-            tier.is_only_maker, tier.is_only_server = self.is_only_maker, self.is_only_server
+            tier.is_only_of_api, tier.is_only_server = self.is_only_of_api, self.is_only_server
         outcomes = await asyncio.gather(*(tier.reach() for tier in self._tiers.values()), return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
         for error in errors:

@@ -157,7 +157,7 @@ _SENT_FIELDS = tuple(
     name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
 )
 # Of other structs: what the gateway has counted or noted.
-_NOTES = frozenset({"digest", "num_bytes", "maker", "cache_mark", "dialect"})
+_NOTES = frozenset({"digest", "num_bytes", "answered_by", "cache_mark", "dialect"})
 _BASE64 = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/=_\r\n-]*")
 _LEAST_BYTES = 256
 SEAM = 128

@@ -128,9 +128,9 @@ class ResponsesFormat(OpenAIStream):
         """Store the response of a finished answer, before its last bytes are written."""
         body, choice = self._body(answer), answer.choices[0]
         if self._writer is not None:
-            self._writer.finish(choice, answer.maker)
+            self._writer.finish(choice, answer.answered_by)
         else:
-            body.take(choice, answer.maker)
+            body.take(choice, answer.answered_by)
         if self._exchange.stored:
             await self._exchange.store(body.to_store(_end(answer)))
 

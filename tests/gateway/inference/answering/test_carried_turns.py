@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.inference.kept_reasoning import KeptReasoning
-from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
+from gateway.inference.turn_memory import TurnMemory
+from tests.gateway.inference.answering.test_provider_forms import SIGNED_CALL, Recorded, recorded
 from tiers.conversation import Call, Turn
-from tiers.dialects.reasoning_makers import MAKERS
 from tiers.dialects.responses_items import CARRIED, with_carried
+from tiers.dialects.seal_registry import SEALS
 
 __all__ = ["recorded"]
 Body = dict[str, Any]
@@ -49,7 +49,7 @@ def asked_of(tier: str, *, stream: bool) -> Body:
 @pytest.mark.parametrize("process", ["this", "another"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tier", ["claude", "gemini"])
-async def test_every_process_gives_the_state_of_a_private_answer_back_to_its_maker(
+async def test_every_process_gives_the_state_of_a_private_answer_back_to_its_server(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tier: str, stream: bool, process: str
 ) -> None:
     asked = asked_of(tier, stream=stream)
@@ -59,8 +59,8 @@ async def test_every_process_gives_the_state_of_a_private_answer_back_to_its_mak
     assert items[-1]["summary"] == []
     assert [item["type"] for item in items].count("function_call") > 0
     if process == "another":
-        monkeypatch.setattr(MAKERS, "_makers", {})
-        monkeypatch.setattr(KeptReasoning, "_with_kept", lambda kept, message, *_: message)
+        monkeypatch.setattr(SEALS, "_servers", {})
+        monkeypatch.setattr(TurnMemory, "_recalled", lambda memory, message, *_: message)
     await items_of(recorded, next_step(asked, items))
     if tier == "gemini":
         assert recorded.got["contents"][1] == {"role": "model", "parts": [SIGNED_CALL]}

@@ -15,7 +15,7 @@ from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import THINKING_AND_TOOLS, anthropic_stream, gemini_event, gemini_stream
-from tiers.dialects.reasoning_makers import MAKERS
+from tiers.dialects.seal_registry import SEALS
 
 Body = dict[str, Any]
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
@@ -199,7 +199,7 @@ async def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     for key in KEYS:
         monkeypatch.setenv(key, "sk-test")
     # Other tests of this process have models that made the same seals.
-    monkeypatch.setattr(MAKERS, "_makers", {})
+    monkeypatch.setattr(SEALS, "_servers", {})
     async with LoopbackServer(answer) as server:
         catalog = tmp_path / "native.toml"
         catalog.write_text(CATALOG.format(url=server.base_url))
@@ -267,7 +267,7 @@ async def test_a_streamed_message_passes_event_by_event(recorded: Recorded) -> N
     assert events[-2]["usage"]["cache_read_input_tokens"] == 100
 
 
-async def test_another_model_never_gets_the_reasoning_and_its_maker_does(recorded: Recorded) -> None:
+async def test_another_model_never_gets_the_reasoning_and_its_own_does(recorded: Recorded) -> None:
     told = await recorded.asked("/v1/messages", {"model": "claude"} | ASKED)
     turns = next_step(told.json()["content"])
     await recorded.asked("/v1/messages", {"model": "opus"} | ASKED | {"messages": turns})
@@ -284,7 +284,7 @@ async def test_another_model_never_gets_the_reasoning_and_its_maker_does(recorde
     assert recorded.got["messages"][1]["content"] == BLOCKS
 
 
-async def test_a_signature_of_an_unknown_maker_goes_to_no_model_of_several(recorded: Recorded) -> None:
+async def test_a_signature_of_an_unknown_model_goes_to_no_model_of_several(recorded: Recorded) -> None:
     turns = next_step([BLOCKS[0] | {"signature": "of another process"}, *BLOCKS[2:]])
     await recorded.asked("/v1/messages", {"model": "opus"} | ASKED | {"messages": turns})
     assert recorded.got["messages"][1]["content"] == BLOCKS[2:]

@@ -1,4 +1,4 @@
-"""What is kept of an answer for the next step belongs to one key, is found by any process, and is forgotten with it."""
+"""What is remembered of an answer belongs to one key. Any process finds it, and it is forgotten with the key."""
 
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.base.inference_request import Caller
 from gateway.base.stores.redis_store import RedisStore
-from gateway.inference.kept_reasoning import DatabaseTurns, KeptReasoning, KeptTurn, RedisTurns, TurnStore
+from gateway.inference.turn_memory import DatabaseTurns, RedisTurns, StoredTurn, TurnMemory, TurnStore
 from migrations.tables.columns import metadata
 from quality.store.database import open_database
 from quality.store.queries import delete_key_data
@@ -27,16 +27,16 @@ THOUGHT = OpaquePiece("messages", block=Opaque("messages", b'{"type":"thinking"}
 SAID = Turn.of("assistant", "I look it up.", calls=(AGAIN,))
 
 
-def answered(key_id: str, maker: str = "deepseek", opaque: OpaquePiece | None = None, **fields: Any) -> Any:
+def answered(key_id: str, answered_by: str = "deepseek", opaque: OpaquePiece | None = None, **fields: Any) -> Any:
     """An answer with thoughts and a call, as far as it is read."""
     choice = CollectedChoice()
     call = ToolCallDelta(index=0, id=CALL.id, name=CALL.name, arguments=CALL.arguments)
     choice.take(Delta(text="I look it up.", reasoning="Oslo, then.", tool_calls=[call], opaque=opaque))
     request = chat("Weather?", caller=Caller(key_id=key_id), **fields)
-    return SimpleNamespace(request=request, choices=[choice], maker=maker)
+    return SimpleNamespace(request=request, choices=[choice], answered_by=answered_by)
 
 
-def is_kept(turn: Turn) -> bool:
+def is_recalled(turn: Turn) -> bool:
     return bool(turn.recalled)
 
 
@@ -45,52 +45,52 @@ def thinking(thoughts: str) -> Turn:
     return SAID.with_blocks([Thought(thoughts), *SAID.blocks])
 
 
-async def given_back(kept: KeptReasoning, key_id: str, said: Turn = SAID) -> Turn:
+async def recalled(memory: TurnMemory, key_id: str, said: Turn = SAID) -> Turn:
     """The turn as `key_id` gets it back."""
     user = Turn.of("user", "Weather?")
-    return (await kept.given_back(chat(messages=[user, said], caller=Caller(key_id=key_id))))[1]
+    return (await memory.recall(chat(messages=[user, said], caller=Caller(key_id=key_id))))[1]
 
 
-async def test_reasoning_is_given_back_to_its_key_until_that_is_erased() -> None:
-    kept, keys = KeptReasoning(), ("ada", "bob", "eve")
+async def test_reasoning_is_recalled_for_its_key_until_that_is_erased() -> None:
+    memory, keys = TurnMemory(), ("ada", "bob", "eve")
     for name in keys[:2]:
-        kept.keep(answered(name, opaque=THOUGHT))
+        memory.remember(answered(name, opaque=THOUGHT))
 
     async def has() -> list[bool]:
-        return [is_kept(await given_back(kept, name)) for name in keys]
+        return [is_recalled(await recalled(memory, name)) for name in keys]
 
     assert await has() == [True, True, False]
-    await kept.erase("ada")
-    assert (await has(), len(kept)) == ([False, True, False], 1)
-    await kept.erase("bob")
-    assert len(kept) == 0
+    await memory.erase("ada")
+    assert (await has(), len(memory)) == ([False, True, False], 1)
+    await memory.erase("bob")
+    assert len(memory) == 0
 
 
 async def test_a_whole_turn_is_replaced_only_if_its_client_has_not_changed_it() -> None:
-    kept = KeptReasoning()
-    kept.keep(answered("ada", opaque=THOUGHT))
-    assert is_kept(await given_back(kept, "ada"))
+    memory = TurnMemory()
+    memory.remember(answered("ada", opaque=THOUGHT))
+    assert is_recalled(await recalled(memory, "ada"))
     other = SAID.with_text("I look nothing up.")
-    assert not is_kept(await given_back(kept, "ada", other))
+    assert not is_recalled(await recalled(memory, "ada", other))
 
 
-async def test_thoughts_of_two_servers_with_the_same_ids_have_their_own_makers() -> None:
-    kept = KeptReasoning()
-    kept.keep(answered("ada", "first"))
+async def test_thoughts_of_two_servers_with_the_same_ids_have_their_own_servers() -> None:
+    memory = TurnMemory()
+    memory.remember(answered("ada", "first"))
     second = answered("ada", "second")
     second.choices[0].thoughts = ["Something else."]
-    kept.keep(second)
-    for thought, maker in (("Oslo, then.", "first"), ("Something else.", "second")):
-        assert (await given_back(kept, "ada", thinking(thought))).maker == maker
+    memory.remember(second)
+    for thought, answered_by in (("Oslo, then.", "first"), ("Something else.", "second")):
+        assert (await recalled(memory, "ada", thinking(thought))).answered_by == answered_by
 
 
-async def test_texts_that_may_not_be_stored_are_nowhere_but_their_maker_is_known() -> None:
+async def test_texts_that_may_not_be_stored_are_nowhere_but_their_server_is_known() -> None:
     store = Recorder()
-    kept = KeptReasoning(store=store)
-    rows = kept.keep(answered("ada", own_consent=Consent(reuse=False)))
+    memory = TurnMemory(store=store)
+    rows = memory.remember(answered("ada", own_consent=Consent(reuse=False)))
     assert rows == []
-    assert not is_kept(await given_back(kept, "ada"))
-    assert (await given_back(kept, "ada", thinking("Oslo, then."))).maker == "deepseek"
+    assert not is_recalled(await recalled(memory, "ada"))
+    assert (await recalled(memory, "ada", thinking("Oslo, then."))).answered_by == "deepseek"
 
 
 class Recorder(TurnStore):
@@ -104,15 +104,15 @@ class Recorder(TurnStore):
         self.asked += turn_ids
         return {}
 
-    async def _put(self, turn: KeptTurn) -> None:
+    async def _put(self, turn: StoredTurn) -> None:
         raise AssertionError(turn)
 
 
-async def test_a_turn_of_which_nothing_is_kept_is_looked_for_once() -> None:
+async def test_a_turn_of_which_nothing_is_recalled_is_looked_for_once() -> None:
     store = Recorder()
-    kept = KeptReasoning(store=store)
+    memory = TurnMemory(store=store)
     for _ in range(2):
-        await given_back(kept, "ada")
+        await recalled(memory, "ada")
     assert len(store.asked) == 1
 
 
@@ -140,17 +140,17 @@ async def database(folder: Path) -> AsyncIterator[Any]:
 
 async def test_another_process_finds_it_until_the_user_is_erased(stores: Any) -> None:
     opened, erase = stores
-    first, second = KeptReasoning(store=opened()), KeptReasoning(store=opened())
+    first, second = TurnMemory(store=opened()), TurnMemory(store=opened())
     answer = answered("ada")
-    await first.save(first.keep(answer))
-    found = await given_back(second, "ada")
-    assert (found.maker, is_kept(found)) == ("deepseek", True)
-    assert not is_kept(await given_back(KeptReasoning(store=opened()), "bob"))
+    await first.save(first.remember(answer))
+    found = await recalled(second, "ada")
+    assert (found.answered_by, is_recalled(found)) == ("deepseek", True)
+    assert not is_recalled(await recalled(TurnMemory(store=opened()), "bob"))
     await erase("ada")
-    assert not is_kept(await given_back(KeptReasoning(store=opened()), "ada"))
+    assert not is_recalled(await recalled(TurnMemory(store=opened()), "ada"))
     # An answer to a request from before the erasure comes too late.
-    await first.save(first.keep(answer))
-    assert not is_kept(await given_back(KeptReasoning(store=opened()), "ada"))
+    await first.save(first.remember(answer))
+    assert not is_recalled(await recalled(TurnMemory(store=opened()), "ada"))
 
 
 async def test_the_oldest_turns_go_first(stores: Any) -> None:
@@ -158,7 +158,7 @@ async def test_the_oldest_turns_go_first(stores: Any) -> None:
     store, now = opened(), time.time()
     names = [f"{number:02d}" for number in range(20)]
     turns = [
-        KeptTurn(turn_id=name, key_id="ada", tenant="ada", content=bytes(900), created_at=now + place)
+        StoredTurn(turn_id=name, key_id="ada", tenant="ada", content=bytes(900), created_at=now + place)
         for place, name in enumerate(names)
     ]
     await store.put(turns)

@@ -1,7 +1,7 @@
-"""What a server needs back of its earlier turns: kept for the next step, and given back to the server that said it.
+"""Remembers what a server needs back of its earlier turns, and gives it to that server at the next step.
 
-A turn is found by its first call, or by the result that it follows; who made it is known even where its client
-carries all that is needed. Turns are kept in a Redis, or in the database, that all processes share.
+A turn is found by its first call, or by the result that it follows. Which server and model answered with it is known
+even if its client carries all that is needed. Processes share the turns in a Redis, or in the database.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gateway.base.stores.redis_store import Call as ScriptCall
 from gateway.base.stores.redis_store import RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.inference.answer import Answer
 from inference_core.io.background_tasks import once
-from migrations.tables.api_objects import kept_turns
+from migrations.tables.api_objects import stored_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
 from tiers.conversation import Call, Opaque, Turn
@@ -40,7 +40,7 @@ from tiers.dialects.chat_opaque import (
 log = logging.getLogger(__name__)
 
 SECONDS = 86_400.0
-"""For how long a turn is kept."""
+"""For how long a turn is stored."""
 MOST_BYTES = 64 * 2**20
 """Of all turns of one tenant."""
 MOST_TURNS = 4096
@@ -52,8 +52,8 @@ _MOST_SAVING = 256
 _PREFIX = "aio:turn:1:"
 
 
-class KeptTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn whose reasoning is kept."""
+class StoredTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn as a store holds it."""
 
     turn_id: str
     """The id by which it is found."""
@@ -65,14 +65,14 @@ class KeptTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnStore(ABC):
-    """Keeps turns for `SECONDS`, at most `MOST_BYTES` of a tenant: the oldest go first. Raises nothing: while it is
-    away, nothing is found or kept, and the log says so once."""
+    """Stores turns for `SECONDS`, at most `MOST_BYTES` of a tenant: the oldest go first. Raises nothing: while it is
+    away, nothing is found or stored, and the log says so once."""
 
     def __init__(self) -> None:
         self._is_away = False
 
     async def get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return what is kept of these turns."""
+        """Return the content of those of these turns that are stored."""
         try:
             found = await self._get(turn_ids[-MOST_TURNS:])
         except (RedisUnavailableError, SQLAlchemyError, OSError) as error:
@@ -81,8 +81,8 @@ class TurnStore(ABC):
         self._is_away = False
         return found
 
-    async def put(self, turns: Sequence[KeptTurn]) -> None:
-        """Keep turns, unless their user was erased after the request came."""
+    async def put(self, turns: Sequence[StoredTurn]) -> None:
+        """Store turns, unless their user was erased after the request came."""
         try:
             for turn in turns:
                 await self._put(turn)
@@ -90,18 +90,18 @@ class TurnStore(ABC):
             self._say_away(error)
 
     async def forget(self, key_id: str, now: float) -> None:  # noqa: B027 - an erasure deletes rows of the database
-        """Drop what is kept of this key's user."""
+        """Drop the turns of this key's user."""
 
     def _say_away(self, error: Exception) -> None:
         if not self._is_away:
-            log.warning("reasoning of earlier steps is neither kept nor found (%s)", type(error).__name__)
+            log.warning("reasoning of earlier steps is neither stored nor found (%s)", type(error).__name__)
         self._is_away = True
 
     @abstractmethod
     async def _get(self, turn_ids: Sequence[str]) -> dict[str, bytes]: ...
 
     @abstractmethod
-    async def _put(self, turn: KeptTurn) -> None: ...
+    async def _put(self, turn: StoredTurn) -> None: ...
 
 
 _OWNED = """
@@ -155,7 +155,7 @@ class RedisTurns(TurnStore):
         texts = zip(turn_ids, found, strict=True)
         return {turn_id: bytes.fromhex(text.decode()) for turn_id, text in texts if isinstance(text, bytes)}
 
-    async def _put(self, turn: KeptTurn) -> None:
+    async def _put(self, turn: StoredTurn) -> None:
         content = turn.content.hex()
         arguments = (_PREFIX, turn.turn_id, content, int(SECONDS), turn.created_at, 2 * self._most_bytes)
         await self._scripts.run(ScriptCall(_PUT, _names(turn.key_id or turn.tenant), arguments))
@@ -180,7 +180,7 @@ class DatabaseTurns(TurnStore):
         self._engine, self._most_bytes = engine, most_bytes
 
     async def _get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
-        columns, found = kept_turns.c, dict[str, bytes]()
+        columns, found = stored_turns.c, dict[str, bytes]()
         since = time.time() - SECONDS
         async with self._engine.connect() as connection:
             for first in range(0, len(turn_ids), _AT_ONCE):
@@ -189,19 +189,19 @@ class DatabaseTurns(TurnStore):
                 found |= {row.turn_id: row.content for row in await connection.execute(rows)}
         return found
 
-    async def _put(self, turn: KeptTurn) -> None:
-        columns, row = kept_turns.c, msgspec.structs.asdict(turn) | {"size": len(turn.content)}
+    async def _put(self, turn: StoredTurn) -> None:
+        columns, row = stored_turns.c, msgspec.structs.asdict(turn) | {"size": len(turn.content)}
         erased = exists().where(erasures.c.key_id == turn.key_id, erasures.c.erased_at >= turn.created_at)
         values = [bindparam(name, value, columns[name].type) for name, value in row.items()]
         async with self._engine.begin() as connection:
             await exclude_erasures(connection)
             old = (columns.turn_id == turn.turn_id) | (columns.created_at <= time.time() - SECONDS)
-            await connection.execute(delete(kept_turns).where(old))
-            await connection.execute(insert(kept_turns).from_select(list(row), select(*values).where(~erased)))
+            await connection.execute(delete(stored_turns).where(old))
+            await connection.execute(insert(stored_turns).from_select(list(row), select(*values).where(~erased)))
             await self._drop_oldest(connection, turn.tenant)
 
     async def _drop_oldest(self, connection: AsyncConnection, tenant: str) -> None:
-        columns, mine = kept_turns.c, kept_turns.c.tenant == tenant
+        columns, mine = stored_turns.c, stored_turns.c.tenant == tenant
         size = int(await connection.scalar(select(func.coalesce(func.sum(columns.size), 0)).where(mine)) or 0)
         if size <= self._most_bytes:
             return
@@ -214,24 +214,24 @@ class DatabaseTurns(TurnStore):
             gone.append(row.turn_id)
             size -= row.size
         for first in range(0, len(gone), _AT_ONCE):
-            await connection.execute(delete(kept_turns).where(columns.turn_id.in_(gone[first : first + _AT_ONCE])))
+            await connection.execute(delete(stored_turns).where(columns.turn_id.in_(gone[first : first + _AT_ONCE])))
 
 
 K = TypeVar("K")
 V = TypeVar("V")
 """Of all that this process has in memory."""
 MOST_KNOWN = 100_000
-"""Of turns of which nothing is kept, and of thoughts whose maker is known."""
+"""Of turns of which nothing is stored, and of thoughts whose server is known."""
 _HERE = "here"
-"""The maker of what a tier in process thought."""
+"""What stands for the server of what a tier in process thought."""
 FRESH_SECONDS = 600.0
 """For how long a process trusts its memory where a store is shared: others may have erased a user meanwhile."""
 
 
 class _Turn(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who made a turn, a digest of its text and calls, and what is given back of it."""
+    """The server and model that answered with a turn, a digest of its text and calls, and what is given back of it."""
 
-    maker: str
+    answered_by: str = msgspec.field(name="maker")
     said: bytes
     blocks: tuple[Opaque, ...] = ()
 
@@ -242,9 +242,9 @@ class _InMemory(NamedTuple):
     key_id: str | None
 
 
-class KeptReasoning:
+class TurnMemory:
     """Turns of the requests whose texts may be stored, each only for the key that it belongs to. Of other requests it
-    is known who made a turn, in memory alone.
+    is known which server answered with a turn, in memory alone.
 
     `store`: shared by all processes; without one there is this memory, of at most `most_bytes`, each for `seconds`.
     """
@@ -260,52 +260,52 @@ class KeptReasoning:
         self._most_bytes, self._seconds, self._clock = most_bytes, seconds, clock
         self._turns: dict[str, _InMemory] = {}  # oldest first
         self._absent: dict[str, float] = {}  # until when nothing is there, oldest first
-        self._makers: dict[bytes, str] = {}  # makers by digest, oldest first
+        self._servers: dict[bytes, str] = {}  # server and model by digest, oldest first
         self._saving: set[asyncio.Task[None]] = set()
         self._size = 0
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def keep(self, answer: Answer) -> list[KeptTurn]:
-        """Keep what an answer's server said, and return what is for the store, too."""
-        request, maker = answer.request, answer.maker or _HERE
+    def remember(self, answer: Answer) -> list[StoredTurn]:
+        """Remember what an answer's server said, and return what is for the store, too."""
+        request, answered_by = answer.request, answer.answered_by or _HERE
         messages = request.generation.messages
         if messages is None:
             return []
-        rows: list[KeptTurn] = []
+        rows: list[StoredTurn] = []
         after_result = bool(messages) and messages[-1].role == "tool"
         for choice in answer.choices:
             if not (after_result or choice.thoughts or choice.calls or choice.opaque):
                 # Only a text, as most answers are.
                 continue
             for said in _digests_of(choice.reasoning, opaque_fields(choice), choice.tool_calls):
-                _note(self._makers, said, maker)
+                _note(self._servers, said, answered_by)
             turn_id = _turn_id(request, choice.text, choice.tool_calls, messages[-1] if messages else None)
             if turn_id is None:
                 continue
-            turn = _Turn(maker, _said(choice.text, choice.tool_calls), _content(request, choice))
+            turn = _Turn(answered_by, _said(choice.text, choice.tool_calls), _content(request, choice))
             is_sealed = any(block.seal for blocks in choice.opaque.values() for block in blocks)
             if not turn.blocks and not is_sealed and not choice.reasoning:
                 _note(self._absent, turn_id, self._clock() + self._lifetime)
                 continue
             self._put(turn_id, turn, request.key_id)
-            if maker != _HERE and self.store is not None and _may_keep(request):
+            if answered_by != _HERE and self.store is not None and _may_store(request):
                 rows.append(_row(request, turn_id, turn))
         return rows
 
-    async def save(self, rows: Sequence[KeptTurn]) -> None:
+    async def save(self, rows: Sequence[StoredTurn]) -> None:
         """Put turns into the store. One that does not answer gets them later: until then this process has them; only
         where many wait for it, this waits too."""
         if self.store is None:
             return
-        saving = once(self.store.put(rows), "keeping of turns")
+        saving = once(self.store.put(rows), "storing of turns")
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
         await asyncio.wait({saving}, timeout=SAVE_SECONDS if len(self._saving) < _MOST_SAVING else None)
 
-    async def given_back(self, request: InferenceRequest) -> Sequence[Turn]:
-        """The turns of `request`, each with its maker and what is kept of it."""
+    async def recall(self, request: InferenceRequest) -> Sequence[Turn]:
+        """Return the turns of `request`, each with the server that answered with it and what is remembered of it."""
         messages = request.generation.messages or []
         ids = {
             place: turn_id
@@ -315,55 +315,55 @@ class KeptReasoning:
         }
         now = self._clock()
         unknown = [turn_id for turn_id in ids.values() if not self._knows(turn_id, now)]
-        if unknown and self.store is not None and _may_keep(request):
+        if unknown and self.store is not None and _may_store(request):
             found = await self.store.get(unknown)
             for turn_id in unknown:
                 if (content := found.get(turn_id)) is not None:
                     self._put(turn_id, _decode(content), request.key_id)
                 else:
                     _note(self._absent, turn_id, now + self._lifetime)
-        may_keep = _may_keep(request)
-        return [self._with_kept(message, ids.get(place), may_keep) for place, message in enumerate(messages)]
+        may_store = _may_store(request)
+        return [self._recalled(message, ids.get(place), may_store) for place, message in enumerate(messages)]
 
     def _knows(self, turn_id: str, now: float) -> bool:
-        kept = self._turns.get(turn_id)
-        if kept is not None and kept.until <= now:
+        remembered = self._turns.get(turn_id)
+        if remembered is not None and remembered.until <= now:
             self._drop([turn_id])
-            kept = None
-        return kept is not None or self._absent.get(turn_id, 0.0) > now
+            remembered = None
+        return remembered is not None or self._absent.get(turn_id, 0.0) > now
 
-    def _with_kept(self, message: Turn, turn_id: str | None, may_keep: bool) -> Turn:
+    def _recalled(self, message: Turn, turn_id: str | None, may_store: bool) -> Turn:
         if message.role != "assistant":
             return message
         known = None if turn_id is None else self._turns.get(turn_id)
         turn = None if known is None else known.turn
         # Some servers give every call the same id: what the turn itself has is surer.
         carried = _digests_of(message.thoughts, opaque_of(message), message.calls)
-        maker = next((self._makers[said] for said in carried if said in self._makers), None)
-        if turn is None or maker not in (None, turn.maker):
-            return message if maker is None else msgspec.structs.replace(message, maker=maker)
-        kept = turn.blocks if may_keep else ()
-        if kept and kept[0].dialect != FORM and turn.said != _said(message.text, message.calls):
+        server = next((self._servers[said] for said in carried if said in self._servers), None)
+        if turn is None or server not in (None, turn.answered_by):
+            return message if server is None else msgspec.structs.replace(message, answered_by=server)
+        recalled = turn.blocks if may_store else ()
+        if recalled and recalled[0].dialect != FORM and turn.said != _said(message.text, message.calls):
             # The whole turn would be replaced, which its client has changed.
-            kept = ()
-        if not kept and message.is_plain:
+            recalled = ()
+        if not recalled and message.is_plain:
             return message
-        # What its client carries of the turn stays where nothing may be kept here.
-        return msgspec.structs.replace(message, maker=turn.maker, recalled=kept or message.recalled)
+        # What its client carries of the turn stays where nothing may be stored here.
+        return msgspec.structs.replace(message, answered_by=turn.answered_by, recalled=recalled or message.recalled)
 
     @property
     def _lifetime(self) -> float:
         return self._seconds if self.store is None else min(self._seconds, FRESH_SECONDS)
 
     async def erase(self, key_id: str) -> None:
-        """Drop what is kept for this key; other processes forget it within `FRESH_SECONDS`."""
+        """Drop what is remembered for this key; other processes forget it within `FRESH_SECONDS`."""
         self.forget(key_id)
         if self.store is not None:
             await self.store.forget(key_id, time.time())
 
     def forget(self, key_id: str) -> None:
         """Drop what this process has of this key."""
-        self._drop([turn for turn, kept in self._turns.items() if kept.key_id == key_id])
+        self._drop([turn_id for turn_id, turn in self._turns.items() if turn.key_id == key_id])
 
     def _put(self, turn_id: str, turn: _Turn, key_id: str | None) -> None:
         self._drop([turn_id] if turn_id in self._turns else [])
@@ -379,8 +379,8 @@ class KeptReasoning:
             self._size -= _size(self._turns.pop(turn_id).turn)
 
 
-def _row(request: InferenceRequest, turn_id: str, turn: _Turn) -> KeptTurn:
-    return KeptTurn(
+def _row(request: InferenceRequest, turn_id: str, turn: _Turn) -> StoredTurn:
+    return StoredTurn(
         turn_id=turn_id,
         key_id=request.key_id,
         tenant=request.caller.tenant,
@@ -389,7 +389,7 @@ def _row(request: InferenceRequest, turn_id: str, turn: _Turn) -> KeptTurn:
     )
 
 
-def _may_keep(request: InferenceRequest) -> bool:
+def _may_store(request: InferenceRequest) -> bool:
     """Whether its texts may be stored, and belong to somebody."""
     return request.consent.reuse and (request.options.credential is None or request.key_id is not None)
 
@@ -397,7 +397,7 @@ def _may_keep(request: InferenceRequest) -> bool:
 def _content(request: InferenceRequest, choice: CollectedChoice) -> tuple[Opaque, ...]:
     """What is given back of an answer: its server's own form, unless the client carries that; else thoughts and opaque
     fields of a chat, which many clients drop although the API has fields for it."""
-    if not _may_keep(request):
+    if not _may_store(request):
         return ()
     blocks = recallable_blocks(choice)
     if blocks and request.generation.is_in(blocks[0].dialect):
@@ -431,7 +431,7 @@ def _canonical(arguments: str) -> str:
 
 
 def _digests_of(reasoning: str, fields: Sequence[Opaque], calls: Sequence[Call]) -> Iterator[bytes]:
-    """Digests of what a turn has that is for its maker alone."""
+    """Yield digests of what a turn has that is for its server alone."""
     if reasoning:
         yield _digest(reasoning)
     for block in fields:

@@ -1,5 +1,5 @@
-"""Which model made the reasoning of an earlier turn: that one gets it back, and no other. A digest of each seal tells
-its maker."""
+"""Which model sealed the reasoning of an earlier turn: it gets the reasoning back, and no other model does. A digest of
+each seal tells the server and model."""
 
 import hashlib
 import time
@@ -22,43 +22,43 @@ SECONDS = 7 * 86_400.0
 _DIGEST_BYTES = 16
 
 
-class ReasoningMakers:
-    """The makers of at most `most` seals, each for `seconds` since it was made; no text is kept.
+class SealRegistry:
+    """The server and model of at most `most` seals, each for `seconds` since it was made; no text is stored.
 
     A process knows what it has passed on itself. Of others, and after a restart, it knows nothing: then only a model
-    that is the catalogue's only one with that API may have made it.
+    that is the catalogue's only one with that API may have sealed it.
     """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._seconds, self._clock = most, seconds, clock
-        self._makers: dict[bytes, tuple[str, float]] = {}  # oldest first
+        self._servers: dict[bytes, tuple[str, float]] = {}  # oldest first
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return len(self._servers)
 
-    def note(self, seal: str, maker: str) -> None:
-        """`maker` has made the reasoning of this `seal` now; a seal that is another's stays so."""
+    def note(self, seal: str, server_model: str) -> None:
+        """Note that `server_model` sealed reasoning with `seal` now; a seal that is another's stays so."""
         digest = _digest(seal)
-        known = self._makers.pop(digest, None)
-        self._makers[digest] = maker if known is None else known[0], self._clock()
-        if len(self._makers) > self._most:
-            del self._makers[next(iter(self._makers))]
+        known = self._servers.pop(digest, None)
+        self._servers[digest] = server_model if known is None else known[0], self._clock()
+        if len(self._servers) > self._most:
+            del self._servers[next(iter(self._servers))]
 
-    def may_read(self, seal: str, model: str, *, is_only: bool) -> bool:
-        """Whether `model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
+    def may_read(self, seal: str, server_model: str, *, is_only: bool) -> bool:
+        """Whether `server_model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
         its turn is known as the model's."""
-        known = self._makers.get(_digest(seal))
+        known = self._servers.get(_digest(seal))
         if known is None or known[1] < self._clock() - self._seconds:
             return is_only
-        return known[0] == model
+        return known[0] == server_model
 
-    def _readable(self, message: Turn, dialect: Dialect | None, model: str, *, is_only: bool) -> Turn:
-        """Return a turn as `model` gets it: in `dialect` at most, and without reasoning that another model made."""
+    def _readable(self, message: Turn, dialect: Dialect | None, server_model: str, *, is_only: bool) -> Turn:
+        """Return a turn as `server_model` gets it: in `dialect` at most, without reasoning that another model made."""
         if not (message.opaque or message.recalled):
             return message
         said = message.written(dialect)
-        is_own = message.maker == model if message.maker else is_only
-        own = [one for one in said if not one.seal or self.may_read(one.seal, model, is_only=is_own)]
+        is_own = message.answered_by == server_model if message.answered_by else is_only
+        own = [one for one in said if not one.seal or self.may_read(one.seal, server_model, is_only=is_own)]
         if len(own) < len(said) and dialect == "gemini":
             # Gemini's seals are on the calls themselves, so the turn is said again without them.
             own = []
@@ -70,20 +70,20 @@ class ReasoningMakers:
         self,
         request: GenerationRequest,
         dialect: ServerDialect,
-        maker: str,
+        server_model: str,
         *,
         is_only_server: bool,
-        is_only_maker: bool,
+        is_only_of_api: bool,
         is_own: bool,
     ) -> tuple[GenerationRequest, tuple[str, ...]]:
-        """Return the request without what is in the form of another API than `dialect`, or is reasoning that another
-        model than `maker` made; and the names of what a chat's caller gave of the latter. `is_only_server`,
-        `is_only_maker`: no other tier has the API, or could have made reasoning in it. `is_own`: see `_owned`."""
+        """Return the request without what is in the form of another API than `dialect`, or is reasoning of another
+        model than `server_model`; and the names of what a chat's caller gave of the latter. `is_only_of_api`: no other
+        tier has the API. `is_only_server`, `is_own`: as `is_only` and `is_own` of `_owned`."""
         messages = request.messages
         lost: tuple[str, ...] = ()
         if messages is not None:
-            own, left = _owned(messages, maker, is_only=is_only_server, is_own=is_own)
-            read = (self._readable(message, dialect.form, maker, is_only=is_only_maker) for message in own)
+            own, left = _owned(messages, server_model, is_only=is_only_server, is_own=is_own)
+            read = (self._readable(message, dialect.form, server_model, is_only=is_only_of_api) for message in own)
             given, messages = messages, dialect.own_turns(list(read))
             lost = tuple(dict.fromkeys(
                 name for place, names in left.items() for name in names
@@ -92,14 +92,14 @@ class ReasoningMakers:
         opaque = request.opaque if request.is_in(dialect.form) else None
         return msgspec.structs.replace(request, messages=messages, opaque=opaque), lost
 
-    def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
-        """`maker` has made the reasoning that is sealed in `deltas` now."""
+    def note_all(self, deltas: Iterable[Delta], server_model: str) -> None:
+        """Note that `server_model` sealed the reasoning in `deltas` now."""
         for delta in deltas:
             if delta.opaque is not None and delta.opaque.block is not None and delta.opaque.block.seal:
-                self.note(delta.opaque.block.seal, maker)
+                self.note(delta.opaque.block.seal, server_model)
 
 
-def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
+def server_model_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
     """Return the name of a server and its model: of all servers of a provider, or of one address."""
     address = urlsplit(remote.base_url)
     server = provider or f"{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
@@ -107,21 +107,21 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
 
 
 def _owned(
-    messages: Sequence[Turn], maker: str, *, is_only: bool, is_own: bool = False
+    messages: Sequence[Turn], server_model: str, *, is_only: bool, is_own: bool = False
 ) -> tuple[list[Turn], dict[int, list[str]]]:
-    """Return the turns as the model of `maker` gets them: thoughts and opaque fields of the chat API that are another
-    one's are left out, its own that are recalled are there. `is_only`: what is of an unknown maker can only be the
-    model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
-    unknown maker. Then the names of what the caller gave and is left out, by the place of the turn."""
+    """Return the turns as `server_model` gets them: thoughts and opaque fields of the chat API that are another one's
+    are left out, its own that are recalled are there. `is_only`: what is of an unknown model can only be this one's.
+    `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an unknown model. Then
+    the names of what the caller gave and is left out, by the place of the turn."""
     read: list[Turn] = []
     left: dict[int, list[str]] = {}
     for place, message in enumerate(messages):
         if message.is_plain:
             read.append(message)
-        elif (message.maker == maker) if message.maker else is_only:
+        elif (message.answered_by == server_model) if message.answered_by else is_only:
             read.append(with_recalled(message))
         else:
-            may_read = is_own and not message.maker
+            may_read = is_own and not message.answered_by
             left[place] = [name for name in opaque_names(message) if not (may_read and name == THOUGHTS)]
             thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
             bare = without_opaque(message)
@@ -139,5 +139,5 @@ def _digest(seal: str) -> bytes:
     return hashlib.blake2b(seal.encode(errors="replace"), digest_size=_DIGEST_BYTES).digest()
 
 
-MAKERS = ReasoningMakers()
+SEALS = SealRegistry()
 """Those that this process knows: all tiers share them, and a reload of the catalogue changes nothing about them."""
