@@ -3,7 +3,7 @@
 A request that shows no sign of a client costs a few look-ups of headers, the first characters of its system
 message and the ends of its last one (`gateway.inference.front_ends`). The signs are rows of
 `tiers/dialects/quirks/clients.toml`, with the version that sent them: a rule is only as good as its newest version.
-`tests/gateway/inference/sessions/recorded/` has what each client sent on the wire, and the test of the rules reads it.
+`tests/gateway/inference/recorded/` has what each client sent on the wire, and the test of the rules reads it.
 """
 
 import re

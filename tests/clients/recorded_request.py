@@ -12,7 +12,7 @@ from classifier.features.stray_text import CLIENTS_OPENINGS, CLIENTS_RULES, END_
 from gateway.inference.clients import RULES
 from tiers.dialects.chat_request import BILLING_HEADER
 
-RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "sessions" / "recorded"
+RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "recorded"
 # Of the connection, or secret.
 _LEFT_OUT = {"host", "connection", "content-length", "authorization", "x-api-key", "accept-encoding", "cookie"}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

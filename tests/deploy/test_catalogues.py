@@ -98,7 +98,7 @@ def test_the_fronts_tiers_lead_to_services_whose_pods_serve_them() -> None:
 
 
 def test_the_front_knows_its_pools_log_probabilities_and_waits() -> None:
-    """What a pool answers to these settings: tests/gateway/inference/answering/test_pools_behind_a_gateway.py."""
+    """What a pool answers to these settings: tests/gateway/inference/test_pools_behind_a_gateway.py."""
     front = catalogue_of("multi-node", "/etc/aio/catalogs/front.toml")
     by_pod = []
     for tier in front.tiers:

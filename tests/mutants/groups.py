@@ -7,7 +7,9 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 
 _TENANCY = "gateway/tenancy"
 _KEYS = _tests(_TENANCY, "key_commands", "key_directory", "key_entropy", "many_keys")
-_CACHE = ("tests/gateway/inference/cache",)
+_CACHE = _tests(
+    "gateway/inference", "answer_file", "cache_in_redis", "cache_key", "response_cache", "shared_generation", "stores"
+)
 # By the path that a file begins with; the first that fits counts. Tests that start processes are left out where others
 # notice the faults: a mutant is in this process alone.
 GROUPS: dict[str, tuple[str, ...]] = {

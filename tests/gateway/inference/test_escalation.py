@@ -21,7 +21,7 @@ from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.chats import chat
-from tests.gateway.inference.routing.known_probes import known_probes
+from tests.gateway.inference.known_probes import known_probes
 from tests.support.app import scripted_tiers
 from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse

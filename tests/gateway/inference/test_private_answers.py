@@ -10,8 +10,8 @@ import pytest_asyncio
 from gateway.inference.generation import Generation
 from gateway.inference.served_catalogue import ServedCatalogue
 from gateway.tenancy.admission import Admission
-from tests.gateway.inference.answering.test_escalation import CATALOG, UNSURE, World
-from tests.gateway.inference.routing.test_conversations import ask
+from tests.gateway.inference.test_conversations import ask
+from tests.gateway.inference.test_escalation import CATALOG, UNSURE, World
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.consent import ALL, Consent

@@ -21,7 +21,7 @@ from quality.monitor.answer_monitor import AnswerMonitor
 from quality.monitor.worker import ToCompare
 from quality.quality_loop import QualityLoop
 from quality.verification.sampling import Purpose
-from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
+from tests.gateway.inference.test_compared_tiers import asking, serving_alone
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tiers.catalog.consent import Consent

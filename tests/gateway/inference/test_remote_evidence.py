@@ -9,7 +9,7 @@ import pytest
 from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
 from gateway.inference.agreement import Agreements
-from tests.gateway.inference.routing.known_probes import known_probes
+from tests.gateway.inference.known_probes import known_probes
 from tests.support.app import running_gateway
 from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
 from tiers.catalog.load import load_catalog

@@ -13,8 +13,8 @@ from classifier.policy.decide import decide
 from gateway.base.settings import Settings
 from migrations.tables.requests import session_steps
 from quality.records.record import Record
-from tests.gateway.inference.sessions.agent_sessions import CLIENTS, Step
-from tests.gateway.inference.sessions.caching_provider import CachingProvider
+from tests.gateway.inference.agent_sessions import CLIENTS, Step
+from tests.gateway.inference.caching_provider import CachingProvider
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.served import UNCACHED

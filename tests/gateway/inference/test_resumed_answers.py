@@ -18,8 +18,8 @@ from inference_core.errors import CoreLostError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.tcp import CoreAddress
-from tests.gateway.inference.answering.test_continued_streams import most_of
 from tests.gateway.inference.api.test_disconnects import only_record
+from tests.gateway.inference.test_continued_streams import most_of
 from tests.polling import eventually
 from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
 from tests.support.served import UNCACHED

@@ -10,8 +10,8 @@ from classifier.decision import PricedAgreement
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.policy.decide import decide
 from quality.records.record import Record
-from tests.gateway.inference.answering.test_compared_tiers import QUESTION, ask, say
 from tests.gateway.inference.api.test_disconnects import only_record
+from tests.gateway.inference.test_compared_tiers import QUESTION, ask, say
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.support.app import RunningGateway
 from tiers.conversation import ToolCallDelta

@@ -12,7 +12,7 @@ from gateway.base.stores.redis_store import open_redis
 from gateway.inference.agent_session import CachedPrefix, Session
 from gateway.inference.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
 from gateway.inference.router import RoutingService
-from tests.gateway.inference.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
+from tests.gateway.inference.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.database import RedisServer

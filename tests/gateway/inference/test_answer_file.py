@@ -11,7 +11,7 @@ from gateway.inference import answer_stores
 from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore, answers_path, delete_answers_beyond
 from gateway.inference.response_cache import running_cache
 from gateway.runtime.peers import WorkerIdentity
-from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
+from tests.gateway.inference.test_stores import Clock, kept, knobs
 from tests.support.app import RunningGateway, running_gateway
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}

@@ -23,7 +23,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tests.gateway.chats import chat
-from tests.gateway.inference.routing.known_probes import known_probes
+from tests.gateway.inference.known_probes import known_probes
 from tests.support.app import scripted_tiers
 from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.catalog import CatalogInUse
