@@ -27,13 +27,12 @@ from gateway.inference.api.embeddings import embeddings
 from gateway.inference.api.gemini import (
     call_model,
     gemini_failure,
-    is_gemini_path,
     list_gemini_models,
     show_gemini_model,
 )
 from gateway.inference.api.messages.messages import count_tokens, messages
 from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
-from gateway.inference.api.models import list_models, show_model
+from gateway.inference.api.models import is_googles, list_models, show_model
 from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import compact, count_input, responses
 from gateway.inference.api.responses.stored import delete_response, list_input_items, show_response
@@ -84,7 +83,7 @@ def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
         error = ApiError(
             error.status_code, f"There is no {shown} here; /docs lists all endpoints.", headers=error.headers
         )
-    if is_gemini_path(request.scope["method"], path, request.headers):
+    if is_googles(request):
         return gemini_failure(request, error)
     is_messages = is_messages_path(path) or (path.startswith("/v1/models") and "anthropic-version" in request.headers)
     return messages_failure(request, error) if is_messages else envelope_response(request, error)

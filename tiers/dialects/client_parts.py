@@ -249,7 +249,9 @@ def listed(content: Any) -> list[Any] | None:
 
 # The beginnings of images in base64.
 _IMAGES = {"iVBORw0": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
-_SOUNDS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
+_SOUNDS = {
+    "mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp4": "m4a", "x-m4a": "m4a", "x-aac": "aac"
+}  # fmt: skip
 TEXTS = ("text", "input_text", "output_text")
 
 
@@ -310,8 +312,14 @@ def _addressed(part: dict[str, Any], kind: str) -> dict[str, Any]:
         return {"type": "file", "file": {"filename": "document.pdf", "file_data": address}}
     if not (head.startswith("data:audio/") and body):
         return part
-    form = head.removeprefix("data:audio/").partition(";")[0]
-    return {"type": "input_audio", "input_audio": {"data": body, "format": _SOUNDS.get(form, form)}}
+    sound = {"data": body, "format": sound_format(head.removeprefix("data:"))}
+    return {"type": "input_audio", "input_audio": sound}
+
+
+def sound_format(media_type: str) -> str:
+    """Return the name of a sound's format by its MIME type, with or without parameters."""
+    form = media_type.partition(";")[0].removeprefix("audio/")
+    return _SOUNDS.get(form, form)
 
 
 def _medium(part: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def chosen_name(tools: Iterable[Tool], name: str | None, where: str, *, custom: 
     among the tools."""
     if name is None or name not in [tool.name for tool in tools if tool.custom == custom]:
         raise BadRequestError(
-            f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
+            f"{where} names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
             where,
             "invalid_value",
         )

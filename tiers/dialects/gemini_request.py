@@ -27,13 +27,13 @@ from tiers.conversation import Content as TurnContent
 from tiers.dialects.caller_urls import refuse_turn
 from tiers.dialects.chat_request import check_count, medium
 from tiers.dialects.chat_schemas import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
-from tiers.dialects.constraints import distinct, function_tool, schema_answer
+from tiers.dialects.client_parts import sound_format
+from tiers.dialects.constraints import chosen_name, distinct, function_tool, schema_answer
 from tiers.dialects.decoding import missing
 from tiers.dialects.gemini import (
     DIALECT,
-    Blob,
+    CallingMode,
     Content,
-    FileData,
     FunctionCallingConfig,
     FunctionResponse,
     GenerateContentRequest,
@@ -63,17 +63,14 @@ _NAMES = {
     "tool_choice": "toolConfig.functionCallingConfig",
     "metadata": "labels",
 }
+_CHOICES: dict[CallingMode, Literal["none", "auto", "required"]] = {
+    "NONE": "none", "AUTO": "auto", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto", "ANY": "required"
+}  # fmt: skip
+_ANY_LEVEL = "thinking_level_unspecified"
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-_RUN_BY_GOOGLE = {
-    field.name: field.encode_name
-    for field in msgspec.structs.fields(ToolEntry)
-    if field.name != "function_declarations"
-}
-"""Tools that Google runs, by the names of their fields."""
 _KINDS = ("text", "inline_data", "file_data", "function_call", "function_response", "executable_code",
           "code_execution_result")  # fmt: skip
 """Fields that say what a part is."""
-_AUDIO = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "mp4": "m4a", "x-m4a": "m4a", "x-aac": "aac"}
 
 
 def read_gemini(body: GenerateContentRequest, model: str, *, stream: bool, runs_tools: bool) -> ReadRequest:
@@ -81,56 +78,44 @@ def read_gemini(body: GenerateContentRequest, model: str, *, stream: bool, runs_
     `BadRequestError`."""
     if body.cached_content:
         raise BadRequestError("cachedContent: send the content itself.", "cachedContent", "unsupported_content")
-    conversation = _read_conversation(body)
+    conversation = _Conversation(body)
     own = _own_tools(body.tools or ())
     config = body.generation_config or GenerationConfig()
     thinking = config.thinking_config or ThinkingConfig()
+    calling = None if body.tool_config is None else body.tool_config.function_calling_config
     sampling = {name: value for name in _SAMPLING if (value := getattr(config, name)) is not None}
-    bound = _answer_form(config)
-    grammar, response_format = (None, None) if bound is None else bound
+    logprobs = (config.logprobs or 0) if config.response_logprobs else None
+    explicit = sampling | {
+        "n": config.candidate_count,
+        "top_logprobs": config.logprobs if config.response_logprobs else None,
+        "tool_choice": None if calling is None else calling.mode,
+    }
+    effort: Any = (thinking.thinking_level or _ANY_LEVEL).lower()
+    kinds = [kind.lower() for kind in config.response_modalities or ()]
+    grammar, response_format = _answer_form(config)
     names = _NAMES if grammar is None else _NAMES | {"response_format": grammar.param}
     return ReadRequest(
         model=model,
         turns=conversation.turns,
-        tooling=_tooling(body),
+        tooling=_tooling(body.tools or (), calling or FunctionCallingConfig()),
         grammar=grammar,
         response_format=response_format,
-        reasoning_effort=_effort(thinking),
+        reasoning_effort=None if effort == _ANY_LEVEL else effort,
         reasoning_budget=None if thinking.thinking_budget == -1 else thinking.thinking_budget,
         sampling=sampling,
-        logprobs=(config.logprobs or 0) if config.response_logprobs else None,
+        logprobs=logprobs,
         max_tokens=config.max_output_tokens,
         stop=tuple(filter(None, config.stop_sequences or ())),
         n=config.candidate_count or 1,
         stream=stream,
-        explicit=_explicit(body, config, sampling),
+        explicit=tuple(name for name, value in explicit.items() if value is not None),
         passed={"metadata": body.labels} if body.labels else {},
-        extra=_modalities(config),
+        extra={MODALITIES: kinds} if any(kind != "text" for kind in kinds) else {},
         opaque=_opaque_fields(body, own if runs_tools else ()),
         ignored=() if runs_tools else tuple(f"tools.{name}" for name in own),
         metadata=body.labels,
         names=FieldNames(names, tuple(conversation.paths)),
     )
-
-
-def _explicit(body: GenerateContentRequest, config: GenerationConfig, sampling: dict[str, Any]) -> tuple[str, ...]:
-    calling = None if body.tool_config is None else body.tool_config.function_calling_config
-    said = {
-        "n": config.candidate_count,
-        "top_logprobs": config.logprobs if config.response_logprobs else None,
-        "tool_choice": None if calling is None else calling.mode,
-    }
-    return (*sampling, *[name for name, value in said.items() if value is not None])
-
-
-def _effort(thinking: ThinkingConfig) -> Any:
-    level = thinking.thinking_level
-    return None if level in (None, "THINKING_LEVEL_UNSPECIFIED") else str(level).lower()
-
-
-def _modalities(config: GenerationConfig) -> dict[str, Any]:
-    kinds = [kind.lower() for kind in config.response_modalities or ()]
-    return {MODALITIES: kinds} if any(kind != "text" for kind in kinds) else {}
 
 
 def _opaque_fields(body: GenerateContentRequest, own: Sequence[str]) -> OpaqueFields:
@@ -146,16 +131,16 @@ def _opaque_fields(body: GenerateContentRequest, own: Sequence[str]) -> OpaqueFi
     return OpaqueFields(DIALECT, fields, tuple(own), lost_elsewhere=lost)
 
 
-def _answer_form(config: GenerationConfig) -> tuple[Grammar, dict[str, Any] | None] | None:
-    """Return what the answer must follow, and the same as OpenAI's chats have it, None if they cannot say it. None if
-    the answer is free."""
+def _answer_form(config: GenerationConfig) -> tuple[Grammar | None, dict[str, Any] | None]:
+    """Return what the answer must follow, None if it is free, and the same as OpenAI's chats have it, None if they
+    cannot say it."""
     where = "generationConfig.responseJsonSchema"
     schema: Any = config.response_json_schema
     if schema is None:
         where, schema = "generationConfig.responseSchema", json_schema(config.response_schema)
     if schema is None:
         if config.response_mime_type != "application/json":
-            return None
+            return None, None
         where = "generationConfig.responseMimeType"
         return Grammar(kind="json_object", param=where), {"type": "json_object"}
     choices = schema.get("enum")
@@ -164,27 +149,20 @@ def _answer_form(config: GenerationConfig) -> tuple[Grammar, dict[str, Any] | No
     return schema_answer(schema, where)
 
 
-def _tooling(body: GenerateContentRequest) -> Tooling | None:
+def _tooling(entries: Sequence[ToolEntry], calling: FunctionCallingConfig) -> Tooling | None:
     """Return the caller's functions, and which of them are called; None without functions."""
-    tools = distinct(_functions(body.tools or ()))
+    tools = distinct(_functions(entries))
     if not tools:
         return None
     check_count(len(tools), MAX_TOOLS, "tools declare {} functions", "tools")
-    given = None if body.tool_config is None else body.tool_config.function_calling_config
-    calling = given or FunctionCallingConfig()
-    choice: Literal["required", "none", "auto"] = "auto"
-    if calling.mode in ("ANY", "NONE"):
-        choice = "required" if calling.mode == "ANY" else "none"
-    allowed = calling.allowed_function_names if calling.mode in ("ANY", "VALIDATED") else None
-    if not allowed:
+    choice = _CHOICES[calling.mode or "AUTO"]
+    if not calling.allowed_function_names or calling.mode not in ("ANY", "VALIDATED"):
         return Tooling(tools=tools, choice=choice)
-    known = {tool.name for tool in tools}
-    for place, name in enumerate(allowed):
-        if name not in known:
-            where = f"toolConfig.functionCallingConfig.allowedFunctionNames[{place}]"
-            raise BadRequestError(
-                f"{where}: {name!r} is not declared; the functions are {', '.join(known)}.", where, "invalid_value"
-            )
+    where = "toolConfig.functionCallingConfig.allowedFunctionNames"
+    allowed = [
+        chosen_name(tools, name, f"{where}[{place}]", custom=False)
+        for place, name in enumerate(calling.allowed_function_names)
+    ]
     if choice == "required" and len(allowed) == 1:
         return Tooling(tools=tools, choice="named", name=allowed[0], parallel=False)
     return Tooling(tools=tuple(tool for tool in tools if tool.name in allowed), choice=choice)
@@ -203,43 +181,38 @@ def _functions(entries: Sequence[ToolEntry]) -> Iterator[tuple[Tool, str]]:
 
 def _own_tools(entries: Sequence[ToolEntry]) -> tuple[str, ...]:
     """Return the names of the tools that Google runs."""
-    named = [
-        encoded for entry in entries for name, encoded in _RUN_BY_GOOGLE.items() if getattr(entry, name) is not None
-    ]
-    return tuple(dict.fromkeys(named))
-
-
-def _read_conversation(body: GenerateContentRequest) -> "_Conversation":
-    conversation, parts = _Conversation(), sum([len(content.parts) for content in body.contents])
-    check_count(parts, MAX_PARTS, "contents hold {} parts", "contents")
-    if body.system_instruction:
-        given = body.system_instruction
-        text = given if isinstance(given, str) else "\n".join([part.text or "" for part in given.parts])
-        conversation.add(Turn.of("system", text), "systemInstruction")
-    # A model's turn comes in as many contents as its stream had pieces.
-    for is_model, group in groupby(enumerate(body.contents), key=lambda content: content[1].role == "model"):
-        contents = list(group)
-        if is_model:
-            conversation.read_model(contents)
-        else:
-            for place, content in contents:
-                conversation.read_user(content, f"contents[{place}]")
-    if not conversation.turns or not body.contents:
-        raise BadRequestError("contents is empty: give at least one content with a part.", "contents", "empty_array")
-    check_count(len(conversation.turns), MAX_MESSAGES, "contents are {} turns", "contents")
-    return conversation
+    own = [msgspec.to_builtins(msgspec.structs.replace(entry, function_declarations=None)) for entry in entries]
+    return tuple(dict.fromkeys(name for fields in own for name in fields))
 
 
 class _Conversation:
-    """The turns as contents are read, with the path of each.
+    """The turns of a request's contents, with the path of each.
 
     Google's ids of calls are optional: a response without one answers the first open call of its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, body: GenerateContentRequest) -> None:
+        """Raises `BadRequestError`."""
         self.turns: list[Turn] = []
         self.paths: list[str] = []
         self._open: list[tuple[str, str]] = []  # ids and names of calls without a response
+        parts = sum([len(content.parts) for content in body.contents])
+        check_count(parts, MAX_PARTS, "contents hold {} parts", "contents")
+        if given := body.system_instruction:
+            text = given if isinstance(given, str) else "\n".join([part.text or "" for part in given.parts])
+            self.add(Turn.of("system", text), "systemInstruction")
+        # A model's turn comes in as many contents as its stream had pieces.
+        for is_model, group in groupby(enumerate(body.contents), key=lambda content: content[1].role == "model"):
+            contents = [(f"contents[{place}]", content) for place, content in group]
+            if is_model:
+                self.read_model(contents)
+            else:
+                for where, content in contents:
+                    self.read_user(content, where)
+        if not body.contents or not self.turns:
+            text = "contents is empty: give at least one content with a part."
+            raise BadRequestError(text, "contents", "empty_array")
+        check_count(len(self.turns), MAX_MESSAGES, "contents are {} turns", "contents")
 
     def add(self, turn: Turn, where: str) -> None:
         self.turns.append(turn)
@@ -263,13 +236,13 @@ class _Conversation:
             role = "system" if content.role == "system" else "user"
             self.add(Turn.of(role, [*said, *shown], opaque=opaque), where)
 
-    def read_model(self, contents: Sequence[tuple[int, Content]]) -> None:
-        """Read a turn of the model."""
+    def read_model(self, contents: Sequence[tuple[str, Content]]) -> None:
+        """Read a turn of the model, of contents by their paths."""
         calls: list[Call] = []
         texts, thoughts = list[str](), list[str]()
         read: list[Part] = []
         self._open = []
-        for where, part in _placed(contents):
+        for where, part in ((f"{path}.parts[{n}]", part) for path, one in contents for n, part in enumerate(one.parts)):
             if (called := part.function_call) is not None:
                 if not called.name:
                     raise missing(f"{where}.functionCall.name")
@@ -282,7 +255,7 @@ class _Conversation:
             if part != Part(text=""):
                 read.append(part)
         turn = Turn.of("assistant", "".join(texts), calls=calls, thoughts="".join(thoughts), opaque=_opaque(read))
-        self.add(turn, f"contents[{contents[0][0]}]")
+        self.add(turn, contents[0][0])
 
     def _read_response(self, part: Part, response: FunctionResponse, where: str) -> list[TurnContent]:
         """Read the result of a call. Return what is no JSON of it, which the user shows."""
@@ -300,12 +273,6 @@ class _Conversation:
         shown = enumerate(response.parts or ())
         blocks = [_media(one, f"{where}.functionResponse.parts[{place}]") for place, one in shown]
         return [block for block in blocks if block is not None]
-
-
-def _placed(contents: Sequence[tuple[int, Content]]) -> Iterator[tuple[str, Part]]:
-    for number, content in contents:
-        for place, part in enumerate(content.parts):
-            yield f"contents[{number}].parts[{place}]", part
 
 
 def _opaque(parts: Sequence[Part]) -> tuple[Opaque, ...]:
@@ -342,28 +309,22 @@ def _block(part: Part, where: str) -> TurnContent | None:
 
 
 def _media(part: Part | MediaPart, where: str) -> TurnContent | None:
-    if part.inline_data is not None:
-        return _bytes(part.inline_data, f"{where}.inlineData")
-    return None if part.file_data is None else _file(part.file_data, f"{where}.fileData")
-
-
-def _bytes(blob: Blob, where: str) -> TurnContent:
+    if (file := part.file_data) is not None:
+        where = f"{where}.fileData.fileUri"
+        if not file.file_uri:
+            raise missing(where)
+        return _medium(file.mime_type or "", file.file_uri, file.display_name, where)
+    if (blob := part.inline_data) is None:
+        return None
+    where = f"{where}.inlineData"
     for name, value in (("mimeType", blob.mime_type), ("data", blob.data)):
         if not value:
             raise missing(f"{where}.{name}")
     if looks_like_url(blob.data):
         raise BadRequestError(f"{where}.data: give bytes in base64.", f"{where}.data", "invalid_value")
-    address = f"data:{blob.mime_type};base64,{blob.data}"
-    kind, _, subtype = blob.mime_type.partition(";")[0].partition("/")
-    if kind == "audio":
-        return media("audio", {"data": blob.data, "format": _AUDIO.get(subtype, subtype)})
-    return _medium(blob.mime_type, address, blob.display_name, where)
-
-
-def _file(file: FileData, where: str) -> TurnContent:
-    if not file.file_uri:
-        raise missing(f"{where}.fileUri")
-    return _medium(file.mime_type or "", file.file_uri, file.display_name, f"{where}.fileUri")
+    if blob.mime_type.startswith("audio/"):
+        return media("audio", {"data": blob.data, "format": sound_format(blob.mime_type)})
+    return _medium(blob.mime_type, f"data:{blob.mime_type};base64,{blob.data}", blob.display_name, where)
 
 
 def _medium(mime_type: str, address: str, name: str | None, where: str) -> TurnContent:

@@ -1,5 +1,6 @@
 """What the answers of all APIs have in common, and how one came about; chats and text completions as they are sent."""
 
+from abc import ABC, abstractmethod
 from typing import Literal, Protocol
 
 import msgspec
@@ -141,45 +142,35 @@ class CompletionsChunks:
         return b"data: %b\n\n" % _encode(failed)
 
 
-class AnswerFormat(Protocol):
-    """How an API formats its answers."""
+class AnswerFormat(ABC):
+    """How an API formats its answers; as OpenAI's APIs do unless it says otherwise."""
 
-    keep_alive: bytes
+    keep_alive = b": keep-alive\n\n"
     """What a stream sends while a token is awaited."""
-    stream_type: bytes
+    stream_type = EVENT_STREAM
     """The content type of a stream."""
-    id_headers: tuple[bytes, ...]
+    id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The names of the response headers with the request's id."""
 
+    @abstractmethod
     def whole(self, answer: Answer) -> bytes:
         """The body of a finished answer."""
 
+    @abstractmethod
     def chunks(self, answer: Answer) -> Chunks:
         """The events of an opened one."""
 
     def is_told_in_stream(self, error: Exception) -> bool:
         """Whether a stream that fails with `error` before its first token is answered with 200 and `failed`, instead of
         with the status."""
-
-    def failed(self, error: Exception) -> bytes:
-        """The last events of a stream that broke before its first token."""
-
-
-class OpenAIStream:
-    """What the streams of all of OpenAI's APIs have in common."""
-
-    keep_alive = b": keep-alive\n\n"
-    stream_type = EVENT_STREAM
-    id_headers: tuple[bytes, ...] = (b"x-request-id",)
-
-    def is_told_in_stream(self, error: Exception) -> bool:
         return False
 
     def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke before its first token."""
         return error_event(error)
 
 
-class CompletionsFormat(OpenAIStream):
+class CompletionsFormat(AnswerFormat):
     """The format of chats and of text completions."""
 
     def __init__(self, serving: Serving, stream_options: StreamOptions | None) -> None:

@@ -30,19 +30,22 @@ from gateway.base.inference_request import (
 )
 from gateway.base.logs import LOG_CONTEXT, LogContext
 from gateway.base.numbers import number, whole_number
-from gateway.inference.api.parsing import EXTRA
+from gateway.edge.asgi import HttpRequest
+from gateway.inference.api.parsing import EXTRA, note_ignored, off_loop, read_and_build
 from gateway.inference.clients import recognised
-from gateway.inference.service import Serving
+from gateway.inference.service import Serving, serving_of
 from inference_core.protocol import SamplingParams
 from tiers.catalog.consent import ALL, Consent
 from tiers.conversation import ReadRequest, Turn
 from tiers.dialects.chat_request import PRIORITY_OF_SERVICE_TIER, read_chat, read_completion
 from tiers.dialects.chat_schemas import ChatRequest, CompletionRequest
+from tiers.dialects.decoding import FieldReader
 from tiers.dialects.responses_request import read_responses
 from tiers.dialects.responses_schemas import ResponsesRequest
 from tiers.errors import HEADER, BadRequestError, CallerCredential
 from tiers.tier import GenerationRequest
 
+Asked = TypeVar("Asked", bound=msgspec.Struct)
 Body = TypeVar("Body", ChatRequest, CompletionRequest, ResponsesRequest)
 
 MAX_LOGPROBS = 1 << 17
@@ -212,6 +215,27 @@ def _read(reader: Callable[[Body], ReadRequest], body: Body) -> ReadRequest:
         return reader(body)
     except BadRequestError as error:
         raise as_api_error(error) from None
+
+
+async def read_request(
+    request: HttpRequest, fields: FieldReader[Asked], read: Callable[[Asked], ReadRequest]
+) -> tuple[Asked, InferenceRequest]:
+    """Return the body of a request, and what its dialect's `read` says that it asks for; a header of the answer names
+    what `read` leaves out. Raises `ApiError`."""
+    serving = serving_of(request)
+
+    async def build(body: Asked) -> tuple[InferenceRequest, tuple[str, ...]]:
+        head = received(request)
+
+        def work() -> tuple[InferenceRequest, tuple[str, ...]]:
+            asked = read(body)
+            return request_of(serving, head, asked), asked.ignored
+
+        return await off_loop(serving, head.caller, await request.body(), work)
+
+    body, (built, ignored) = await read_and_build(serving, request, fields, build)
+    note_ignored(request, ignored)
+    return body, built
 
 
 def request_of(serving: Serving, head: RequestHead, read: ReadRequest) -> InferenceRequest:

@@ -195,8 +195,10 @@ def is_anthropics(request: HttpRequest) -> bool:
 
 
 def is_googles(request: HttpRequest) -> bool:
-    """Whether a client of Google's asks, by its path or its header."""
-    return request.scope["path"].startswith("/v1beta/") or "x-goog-api-key" in request.scope["state"]["headers"]
+    """Whether a request is of Google's API: by its path, or below `/v1` by the header of Google's clients."""
+    path = request.scope["path"]
+    is_call = request.scope["method"] == "POST" and path.startswith("/v1/models/")
+    return is_call or path.startswith("/v1beta/") or "x-goog-api-key" in request.headers
 
 
 def _as_anthropics(card: ModelCard) -> AnthropicModel:

@@ -3,7 +3,9 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.base.errors import ApiError, ClientGoneError, located, shutting_down
@@ -15,7 +17,7 @@ from gateway.edge.response_cycle import DisconnectWatch, StallWatch
 from gateway.inference.answer import Answer
 from gateway.inference.api.answers import AnswerFormat, Chunks
 from gateway.inference.api.parsing import IGNORED
-from gateway.inference.service import Serving, count_refused
+from gateway.inference.service import Serving, count_refused, serving_of
 
 Headers = list[tuple[bytes, bytes]]
 MOST_NAMES = 32
@@ -145,6 +147,15 @@ def ignored_header(request: HttpRequest, dropped: Sequence[str] = ()) -> Headers
     has not got (`dropped`), if there are any."""
     names = [*request.scope["state"].get(IGNORED, ()), *dropped]
     return [(b"x-aio-ignored-fields", shown_names(list(dict.fromkeys(names))).encode())] if names else []
+
+
+async def token_count(
+    request: HttpRequest, inference_request: InferenceRequest, form: Callable[[int], Any], *own: tuple[bytes, bytes]
+) -> ASGIApp:
+    """Return how many tokens the prompt of a request is, in the `form` of its API. `own`: further headers."""
+    tokens, limits = await serving_of(request).service.counted(inference_request)
+    headers = [(name.encode(), value.encode()) for name, value in limits.items()]
+    return WholeResponse(msgspec.json.encode(form(tokens)), [*headers, *own, *ignored_header(request)])
 
 
 def shown_names(names: list[str]) -> str:

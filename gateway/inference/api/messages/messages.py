@@ -2,21 +2,19 @@
 tier that would answer it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 import msgspec
 from litestar import post
-from litestar.response import Response
 from litestar.types import ASGIApp
 
-from gateway.base.inference_request import SERVICE_TIERS, InferenceRequest
+from gateway.base.inference_request import SERVICE_TIERS
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import EVENT_STREAM, routed
-from gateway.inference.api.build_request import received, request_of
+from gateway.inference.api.answers import AnswerFormat, routed
+from gateway.inference.api.build_request import read_request
 from gateway.inference.api.messages.schemas import (
     STATUSES,
     ShownCountTokens,
@@ -25,10 +23,10 @@ from gateway.inference.api.messages.schemas import (
     envelope_of,
     error_event,
 )
-from gateway.inference.api.parsing import note_ignored, off_loop, read_and_build
-from gateway.inference.api.sending import ignored_header, respond
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.api.sending import respond, token_count
+from gateway.inference.service import serving_of
 from gateway.tenancy.guard import inference_post
+from tiers.conversation import ReadRequest
 from tiers.dialects.caller_errors import MessagesErrorEnvelope
 from tiers.dialects.client_forms import mend_messages
 from tiers.dialects.decoding import FieldReader
@@ -48,7 +46,6 @@ from tiers.dialects.messages import (
 from tiers.dialects.messages_request import read_messages
 from tiers.tier import Usage
 
-B = TypeVar("B", bound=CountTokensRequest)
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
 MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=mend_messages, shape=ShownMessages)
 
@@ -62,34 +59,16 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any", mend=men
 )
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
-    serving = serving_of(request)
-    body, asked = await _read(serving, request, MESSAGES)
-    return await respond(request, serving, asked, MessagesFormat(asked.request_id, body.thinking))
+    body, asked = await read_request(request, MESSAGES, _reader(request))
+    return await respond(request, serving_of(request), asked, MessagesFormat(asked.request_id, body.thinking))
 
 
-async def _read(serving: Serving, request: HttpRequest, fields: FieldReader[B]) -> tuple[B, InferenceRequest]:
-    """Return the body of a request, and what it asks for."""
-    body, (asked, ignored) = await read_and_build(serving, request, fields, partial(_built, serving, request))
-    note_ignored(request, ignored)
-    return body, asked
-
-
-async def _built(
-    serving: Serving, request: HttpRequest, body: CountTokensRequest
-) -> tuple[InferenceRequest, tuple[str, ...]]:
-    head, keeps_own = received(request), serving.routing.served.has_messages
-
-    def built() -> tuple[InferenceRequest, tuple[str, ...]]:
-        read = read_messages(body, betas_of(head.headers), keeps_own=keeps_own)
-        return request_of(serving, head, read), read.ignored
-
-    return await off_loop(serving, head.caller, await request.body(), built)
-
-
-def betas_of(headers: Mapping[str, str]) -> str:
-    """The header by which a caller asks Anthropic for parts of its API; "" for one that cannot be."""
-    asked = headers.get("anthropic-beta", "")
-    return asked if _BETAS.fullmatch(asked) else ""
+def _reader(request: HttpRequest) -> Callable[[CountTokensRequest], ReadRequest]:
+    """Return what reads a body, with the header by which its caller asks Anthropic for parts of its API, if it may
+    be."""
+    betas = request.scope["state"]["headers"].get("anthropic-beta", "")
+    keeps_own = serving_of(request).routing.served.has_messages
+    return partial(read_messages, betas=betas if _BETAS.fullmatch(betas) else "", keeps_own=keeps_own)
 
 
 _SERVED = {"priority": "priority", "batch": "batch"}
@@ -135,12 +114,11 @@ class MessageEvents(MessageWriter):
         return event_of("error", **said, x_aio=routed(self._answer))
 
 
-class MessagesFormat:
+class MessagesFormat(AnswerFormat):
     """The format of `/v1/messages`."""
 
     keep_alive = PING
-    stream_type = EVENT_STREAM
-    id_headers: tuple[bytes, ...] = (b"request-id", b"x-request-id")
+    id_headers = (b"request-id", b"x-request-id")
 
     def __init__(self, request_id: str, thinking: Thinking | None) -> None:
         self._request_id = request_id
@@ -153,9 +131,6 @@ class MessagesFormat:
 
     def chunks(self, answer: Answer) -> MessageEvents:
         return MessageEvents(answer, self._thinking)
-
-    def is_told_in_stream(self, error: Exception) -> bool:
-        return False
 
     def failed(self, error: Exception) -> bytes:
         return error_event(error, self._request_id)
@@ -176,12 +151,8 @@ COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest, mend
     operation_class=describe(ShownCountTokens, TokenCount, envelope=MessagesErrorEnvelope, errors=STATUSES),
     summary="Count the tokens of a conversation in Anthropic's format",
 )
-async def count_tokens(request: HttpRequest) -> Response[Any]:
+async def count_tokens(request: HttpRequest) -> ASGIApp:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
-    serving = serving_of(request)
-    _, asked = await _read(serving, request, COUNT_TOKENS)
-    tokens, limits = await serving.service.counted(asked)
-    ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
-    headers = {**limits, "request-id": asked.request_id} | ignored
-    return Response(TokenCount(tokens), media_type="application/json", headers=headers)
+    _, asked = await read_request(request, COUNT_TOKENS, _reader(request))
+    return await token_count(request, asked, TokenCount, (b"request-id", asked.request_id.encode()))

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 from litestar import post
-from litestar.response import Response
 from litestar.types import ASGIApp
 
 from gateway.base.errors import ContextLengthError, as_api_error
@@ -14,11 +12,11 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answer import Answer
-from gateway.inference.api.answers import OpenAIStream, routed
+from gateway.inference.api.answers import AnswerFormat, routed
 from gateway.inference.api.build_request import received
-from gateway.inference.api.parsing import IGNORED, MENDED, read_and_build, read_fields
+from gateway.inference.api.parsing import MENDED, note_ignored, read_and_build, read_fields
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
-from gateway.inference.api.sending import ignored_header, respond
+from gateway.inference.api.sending import respond, token_count
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.guard import inference_post
 from tiers.catalog.tier_spec import SamplingDefaults
@@ -84,13 +82,10 @@ class InputTokens(msgspec.Struct, frozen=True):
     operation_class=describe(ResponsesRequest, InputTokens),
     summary="Count the tokens of an input",
 )
-async def count_input(request: HttpRequest) -> Response[Any]:
+async def count_input(request: HttpRequest) -> ASGIApp:
     """As `/v1/messages/count_tokens` does, with the conversation that the input goes on from."""
-    serving = serving_of(request)
-    _, (_, exchange) = await read_and_build(serving, request, RESPONSES, partial(_exchange, request))
-    tokens, limits = await serving.service.counted(exchange.request)
-    ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
-    return Response(InputTokens(tokens), media_type="application/json", headers={**limits, **ignored})
+    _, (_, exchange) = await read_and_build(serving_of(request), request, RESPONSES, partial(_exchange, request))
+    return await token_count(request, exchange.request, InputTokens)
 
 
 async def _exchange(request: HttpRequest, read: ResponsesRequest) -> tuple[bool, Exchange]:
@@ -109,12 +104,11 @@ def _known_items(request: HttpRequest, body: ResponsesRequest) -> ResponsesReque
     if left_out:
         if isinstance(body.tool_choice, ToolChoice) and f"tools.{body.tool_choice.type}" in left_out:
             body = msgspec.structs.replace(body, tool_choice=None)
-        state = request.scope["state"]
-        state[IGNORED] = [*state.get(IGNORED, ()), *left_out]
+        note_ignored(request, left_out)
     return body
 
 
-class ResponsesFormat(OpenAIStream):
+class ResponsesFormat(AnswerFormat):
     """The format of `/v1/responses`."""
 
     _body_type, _writer_type = ResponseBody, ResponseWriter
