@@ -39,6 +39,16 @@ def setting_option(field: str, *names: str, **attributes: Any) -> Callable[[Comm
     return click.option(*(names or [f"--{field.replace('_', '-')}"]), field, help=help_text, **attributes)
 
 
+def gone_option(name: str, instead: str) -> Callable[[Command], Command]:
+    """Return an option that a command had, and that is refused with what to do instead."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{name} is gone: {instead}")
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse)
+
+
 def by_commas(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
     """Return the values of an option that may be repeated as the setting has them; None without any."""
     return ",".join(values) or None

@@ -3,6 +3,7 @@
 ids, before or instead of a start of the server.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from inference_core.loaders.hub_model import Form
     from inference_core.model_spec import CoreSpec, ModelSpec
     from tiers.catalog.catalog import Catalog
+    from tiers.catalog.gpu_group import GpuGroupSpec
     from tiers.catalog.tier_spec import TierSpec
+
+
+# The oldest generation that the kernels support, for catalogues that give only a card's memory.
+_ANY_CARD_CAPABILITY = 8.0
+# Tokens of the sequence that a placement has to hold.
+_PLACED_CONTEXT = 8192
 
 
 @click.command(name="check")
@@ -196,7 +204,8 @@ def _show(as_json: bool, given: dict[str, Any]) -> None:
         click.echo("\n" + _files(files))
         click.echo("\n" + "\n".join(memory))
     for group in groups:
-        click.echo("\n" + "\n".join([*group["memory"], *(f"  {problem}" for problem in group["problems"])]))
+        shown = [*group["memory"], *group["placement"], *group["problems"]]
+        click.echo("\n" + "\n  ".join(shown))
 
 
 def _tiers(catalog: "Catalog") -> str:
@@ -227,7 +236,8 @@ def _where(catalog: "Catalog", tier: "TierSpec") -> str:
 
 
 def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
-    """GPU groups: their cards, the arithmetic of their memory, and what this machine lacks for them."""
+    """GPU groups: their cards, the arithmetic of their memory, where their model is placed and by which rules, and what
+    this machine lacks for them."""
     if not catalog.gpu_groups:
         return []
     from inference_core.device.cards import visible_cards
@@ -245,8 +255,61 @@ def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
         except (CoreError, CatalogError) as error:
             problems.append(str(error))
         numbers = list(catalog.cards_of(group))
-        shown.append({"name": group.name, "cards": numbers, "memory": group.memory_lines(), "problems": problems})
+        shown.append(
+            {
+                "name": group.name,
+                "cards": numbers,
+                "memory": [line.removeprefix("  ") for line in group.memory_lines()],
+                "placement": placement_lines(group),
+                "problems": problems,
+            }
+        )
     return shown
+
+
+def placement_lines(group: "GpuGroupSpec") -> Sequence[str]:
+    """Return which cards hold what of a group with one model and its draft, and why; of others, how fast a card's
+    share of the weights has to move for a start."""
+    from inference_core.errors import CoreError
+    from inference_core.loaders.decoder_tensors import SHAPES
+    from inference_core.parallel.mesh import Mesh
+    from inference_core.placement.hardware import Device, Machines, Workload, cold_start_line
+    from inference_core.placement.planner import place
+    from inference_core.placement.weight_formats import PlacedDraft, weight_format
+
+    drafts = {model.name: group.draft_of(model) for model in group.models}
+    alone = [m for m in group.models if len(group.models) == 1 + (drafts[m.name] is not None)]
+    if not alone or any(model.shape is None for model in group.models):
+        return [cold_start_line(-(-sum(model.weight_bytes for model in group.models) // group.cards))]
+    model, draft, placed_draft = alone[0], drafts[alone[0].name], None
+    if draft is not None:
+        placed_draft = PlacedDraft(
+            name=draft.name,
+            config=SHAPES[draft.shape or ""],
+            form=weight_format(draft.weights),
+            kv_dtype=draft.kv_dtype,
+        )
+    card = Device(
+        name=f"card of {group.card_bytes / 1e9:g} GB",
+        kind="gpu",
+        memory_bytes=group.card_bytes,
+        compute_capability=_ANY_CARD_CAPABILITY,
+    )
+    try:
+        return place(
+            SHAPES[model.shape or ""],
+            Machines(device=card, devices_per_node=group.cards),
+            Workload(
+                length=min(_PLACED_CONTEXT, model.max_context),
+                kv_dtype=model.kv_dtype,
+                usable_share=group.memory_utilization,
+            ),
+            weight_format(model.weights),
+            Mesh(tensor=group.tensor, pipeline=group.pipeline),
+            placed_draft,
+        ).lines
+    except CoreError as error:
+        return str(error).splitlines()
 
 
 def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
@@ -297,6 +360,7 @@ def _files(files: list[dict[str, Any]]) -> str:
 def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     """Show the memory sum that a start checks, line by line."""
     from inference_core.kv_cache.memory_plan import format_bytes
+    from inference_core.placement.hardware import cold_start_line
 
     usable = [file for file in files if not file["problem"]]
     if not usable:
@@ -309,6 +373,7 @@ def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     return [
         *(f"weights of {file['name']} ({file['compute']}): {format_bytes(file['weight_bytes'])}" for file in usable),
         *(f"{file['name']} is {file['sparsity']}" for file in usable if file["sparsity"]),
+        *(f"{file['name']}: {cold_start_line(file['weight_bytes'])}" for file in usable),
         f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model uses all of it: {', '.join(tokens)}",
         f"sum: {format_bytes(total)}; available now: {format_bytes(available)}: "
         + ("fits" if total <= available else "DOES NOT FIT"),

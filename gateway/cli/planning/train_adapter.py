@@ -1,8 +1,7 @@
 """`aio adapters train`: a LoRA adapter for a model of the catalogue, from examples or recorded answers."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +12,7 @@ from gateway.cli.options import (
     data_dir_option,
     database_option,
     echo_answer,
+    gone_option,
     json_option,
     settings_from,
     staged_progress,
@@ -28,21 +28,13 @@ if TYPE_CHECKING:
     from tiers.catalog.catalog import Catalog
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def moved(option: str) -> Callable[[Command], Command]:
-    """An option that `aio adapters train` had for the ladder's recipe, and that says where this is now."""
-
-    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(
-                f"{option} was of the recipe that made the catalogue `ladder`'s adapter, which is no part of the "
-                "installed program now: in a clone of AIO's repository, `python -m benchmarks ladder MODEL FOLDER` "
-                "has it. The adapter itself ships, and `aio bench ladder` measures it"
-            )
-
-    return click.option(option, hidden=True, expose_value=False, callback=refuse)
+_MOVED = (
+    "it was of the recipe that made the adapter of the catalogue `ladder`, which is no part of the installed program. In "
+    "a clone of AIO's repository, `python -m benchmarks ladder MODEL FOLDER` has it. The adapter ships, and `aio bench "
+    "ladder` measures it"
+)
 
 
 @click.command("train")
@@ -50,10 +42,10 @@ def moved(option: str) -> Callable[[Command], Command]:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--examples", type=FILE, help="JSON lines with messages, or with prompt and answer.")
 @click.option("--recorded", is_flag=True, help="Learn from recorded answers, of keys that consented to storing texts.")
-@moved("--recipe")
-@moved("--steps")
-@moved("--rows")
-@moved("--from")
+@gone_option("--recipe", _MOVED)
+@gone_option("--steps", _MOVED)
+@gone_option("--rows", _MOVED)
+@gone_option("--from", _MOVED)
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
 @click.option("--limit", type=click.IntRange(min=1), default=20_000, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")

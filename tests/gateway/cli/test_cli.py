@@ -6,17 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
+from gateway.cli.planning.models import placement_lines
 from quality.records.record import Record, Timings
 from quality.retraining.retrain import RetrainResult
 from quality.store.queries import insert_records
 from tests.gateway.in_process_cli import aio
 from tests.quality.store.records import make_embedding
 from tests.support.database import migrated
+from tiers.catalog.load import load_catalog
 
 
 def status_of(code: str) -> int:
@@ -218,32 +221,33 @@ def test_kv_calc_places_a_known_model_on_known_devices_and_says_why() -> None:
     assert "does-not-fit: 524,288 tokens are to fit" in refused.output
 
 
-def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
-    shown = aio("kv-calc", "--catalog", "datacenter")
+def test_models_shows_where_the_models_of_a_catalogue_are_placed_and_why() -> None:
+    shown = aio("models", "--catalog", "datacenter")
     assert shown.exit_code == 0
-    for part in ("llama-3.3-70b-awq (gpu-70b, 4 x 24 GB), tier 3, 4", "4 tensor x 1 pipeline ranks were asked for",
+    for part in ("gpu-70b: 4 x 24.0 GB x 0.9 = 86.4 GB usable", "4 tensor x 1 pipeline ranks were asked for",
                  "its draft llama-3.1-8b-draft (awq-int4)", "and its draft's: 32,768 bytes, 114,688 in all",
-                 "llama-3.1-8b-draft (gpu-70b, 4 x 24 GB), tier none, drafts for llama-3.3-70b-awq",
-                 "121,094 tokens / 8,192 = 14",
-                 "by its name it has the shape of llama-3.2-3b"):  # fmt: skip
+                 "121,094 tokens / 8,192 = 14"):  # fmt: skip
         assert part in shown.output
-    larger = json.loads(
-        aio("kv-calc", "--catalog", "datacenter", "--device", "h200", "--devices", "1", "--json").output
+    assert "tokens if one model uses all of it" in aio("models", "--catalog", "laptop").output
+
+
+def test_a_group_whose_models_name_no_shape_is_not_placed() -> None:
+    (_, group) = load_catalog("datacenter").gpu_groups
+    shapeless = msgspec.structs.replace(
+        group, models=[msgspec.structs.replace(model, shape=None) for model in group.models]
     )
-    assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1, None]
-    laptop = aio("kv-calc", "--catalog", "laptop").output
-    assert "smollm2-int4 (this machine's CPU), tier 1" in laptop
-    assert "tokens if this model uses all of it" in laptop
+    assert list(placement_lines(shapeless)) == [
+        "start within 500 ms: 10.59 GiB (11.37 GB) of weights / 0.5 s = 22.7 GB/s"
+    ]
 
 
-def test_kv_calc_says_how_fast_the_weights_of_every_tier_have_to_move_for_a_start_in_half_a_second() -> None:
-    models = json.loads(aio("kv-calc", "--catalog", "datacenter", "--json").output)
-    starts = [line for entry in models for line in entry["lines"] if line.startswith("start within 500 ms: ")]
-    assert len(starts) == len(models) == 4
-    for entry, line in zip(models[1:3], starts[1:3], strict=True):
-        rank = entry["placement"]["ranks"][0]
-        needed = 2 * (rank["weight_bytes"] + rank["draft_bytes"])
-        assert f"/ 0.5 s = {needed / 1e9:.3g} GB/s; pcie4 moves 32 GB/s one way into each device: enough" in line
+def test_models_and_kv_calc_say_how_fast_weights_have_to_move_for_a_start_in_half_a_second() -> None:
+    groups = json.loads(aio("models", "--catalog", "datacenter", "--json").output)["groups"]
+    for group, needed in zip(groups, ("11.5", "22.8"), strict=True):
+        line = group["placement"][-1]
+        assert line.startswith("start within 500 ms: ")
+        assert f"/ 0.5 s = {needed} GB/s; pcie4 moves 32 GB/s one way into each device: enough" in line
+    assert aio("models", "--catalog", "laptop").output.count("start within 500 ms: ") == 2
     # A 70B in 16 bits: more than this link moves to 8 cards. NVLink joins cards, and no host.
     options = ("kv-calc", "--shape", "llama-3.3-70b", "--weights", "bfloat16", "--devices", "8", "--json")
     large = json.loads(aio(*options, "--device", "l4").output)
@@ -307,7 +311,8 @@ def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Pa
         (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l5"), "known are l4"),
         (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l4", "--weights", "int3"), "known are float32"),
         (("kv-calc", "--layers", "2", "--heads", "2", "--device", "l4"), "give its whole shape"),
-        (("kv-calc", "--shape", "llama-3.1-8b", "--catalog", "laptop"), "name different models"),
+        (("kv-calc", "--shape", "llama-3.1-8b", "--model", "x.gguf"), "name different models"),
+        (("kv-calc", "--catalog", "laptop"), "`aio models --catalog NAME`"),
         (("kv-calc", "--shape", "llama-3.1-8b", "--device", "l4", "--tensor", "2"), "do not fit on 1 devices"),
     ],
 )

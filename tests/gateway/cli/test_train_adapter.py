@@ -55,8 +55,8 @@ def test_figures_are_shown_where_nothing_is_written(versions: Versions, tmp_path
         (("--recorded",), "tiny", "0 examples to train on and 0 to measure with"),
         (("--recorded", "--device", "cuda:99"), "tiny", "--device cuda:99: "),
         (("--recipe", "ladder", "--steps", "522"), "tiny", "`python -m benchmarks ladder MODEL FOLDER` has it"),
-        (("--recorded", "--steps", "20"), "tiny", "--steps was of the recipe"),
-        (("--recorded", "--from", "/"), "tiny", "--from was of the recipe"),
+        (("--recorded", "--steps", "20"), "tiny", "--steps is gone: it was of the recipe"),
+        (("--recorded", "--from", "/"), "tiny", "--from is gone: it was of the recipe"),
     ],
 )
 def test_what_is_missing_is_named(
