@@ -101,7 +101,7 @@ def mix(
     from inference_core.io.files import atomic_file
 
     if prompts is not None:
-        texts = [row.last_user_text for row in read_log(prompts)]
+        texts = [row.turns[-1].text for row in read_log(prompts)]
     else:
         texts = [row.prompt for row in load_outcomes(data or data_folder())]
     try:

@@ -26,8 +26,6 @@ TIER_MODELS: dict[str, list[str | None]] = {
         "llama-3.3-nemotron-super-49b-v1",
         "llama-3.1-nemotron-51b-instruct",
     ],
-    # Labels of a team's own logs are by tier.
-    "own": ["tier-1", "tier-2", "tier-3", "tier-4"],
 }
 PUBLIC = "lm-sys/RouteLLM (Apache-2.0) and ulab-uiuc/LLMRouter (MIT) routing outcomes"
 HEADS = [*(f"no_worse_{k}" for k in range(1, TIERS)), *(f"correct_{k}" for k in range(1, TIERS + 1))]
@@ -96,9 +94,3 @@ def models_of(rows: Iterable[OutcomeRow]) -> dict[str, list[str | None]]:
     """Return the part of `TIER_MODELS` with outcomes in `rows`."""
     sources = {row.source for row in rows}
     return {name: models for name, models in TIER_MODELS.items() if any(s.startswith(name) for s in sources)}
-
-
-def origin_of(rows: Iterable[OutcomeRow]) -> str:
-    """Return the source of outcomes for a manifest: the public collections, own logs, or both."""
-    names = set(models_of(rows))
-    return "; ".join([PUBLIC] * bool(names - {"own"}) + ["own logs"] * ("own" in names))

@@ -18,7 +18,7 @@ from classifier.features.stray_text import tokenise
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import SCHEMA_VERSION, Manifest, OutcomeModel, TrainingWindow
 from classifier.registry.artefact import Tensors, model_from_tensors, save_artefact
-from classifier.training.data.dataset import TIERS, OutcomeRow, data_hash, models_of, origin_of
+from classifier.training.data.dataset import PUBLIC, TIERS, OutcomeRow, data_hash, models_of
 from classifier.training.fitting.static_encoder import fit_encoder
 
 Progress = Callable[[str, float], None]
@@ -120,7 +120,7 @@ def first_manifest(encoder: StoredEncoder, tensors: Tensors, rows: Sequence[Outc
         encoder={**encoder.description(), "sha256": encoder_fingerprint(tensors)},
         catalogue_fingerprint="public:" + hashlib.sha256(msgspec.json.encode(models)).hexdigest()[:12],
         models=models,
-        training_window=TrainingWindow(start=None, end=None, source=origin_of(rows)),
+        training_window=TrainingWindow(start=None, end=None, source=PUBLIC),
         counts={split: sum(row.split == split for row in rows) for split in ("train", "valid")},
         data_sha256=data_hash(list(rows)),
         seed=seed,

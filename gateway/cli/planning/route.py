@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import (
-    FOLDER,
-    NEW_FILE,
-    NEW_FOLDER,
+    FILE,
     QUALITY_METAVAR,
     catalog_option,
     data_dir_option,
     echo_answer,
     echo_json,
+    gone_option,
     json_option,
     ledger_options,
     quality_of,
@@ -188,7 +187,7 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("log", type=NEW_FILE)
+@click.argument("log", type=FILE)
 @click.option(
     "--quality",
     "targets",
@@ -200,14 +199,7 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
 @click.option(
     "--tier", "names", multiple=True, metavar="NAME=NUMBER", help="Tier of a name in the scores; may be repeated."
 )
-@click.option(
-    "--training",
-    type=NEW_FOLDER,
-    help="Also write the labelled rows into this folder, for `aio classifier train --data`.",
-)
-@click.option("--example", is_flag=True, help="Write LOG from the public outcomes instead of reading one.")
-@click.option("--rows", type=click.IntRange(min=1), default=2000, help="Most rows of the example.")
-@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
+@gone_option("--training", "`aio outcomes import` learns from the labels of a log")
 @catalog_option
 @data_dir_option
 @json_option
@@ -215,10 +207,6 @@ def backtest(
     log: Path,
     targets: tuple[float, ...],
     names: tuple[str, ...],
-    training: Path | None,
-    example: bool,
-    rows: int,
-    data: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -227,13 +215,8 @@ def backtest(
     Nothing is sent: the active classifier decides, prices are the catalogue's, quality comes from the labels in LOG.
     """
     from gateway.planning.backtests.backtest import TARGETS, Backtest, dry_routing
-    from gateway.planning.backtests.log import TierNames, read_log, training_rows, write_example, write_training
+    from gateway.planning.backtests.log import TierNames, read_log
 
-    if example:
-        from classifier.training.data.dataset import data_folder
-
-        click.echo(f"{write_example(log, data or data_folder(), rows)} rows -> {log}")
-        return
     settings = settings_from(**options)
     routing = dry_routing(settings)
     known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, names)))
@@ -242,9 +225,6 @@ def backtest(
         tested.add(row)
     report = tested.report()
     echo_answer(as_json, report, _report_text(report))
-    if training is not None:
-        written = write_training(training, training_rows(read_log(log), known))
-        click.echo(f"{written} labelled rows; aio classifier train --data {training} trains on them", err=True)
 
 
 def _named_tier(given: str) -> tuple[str, int]:

@@ -31,9 +31,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 _MOVED = (
-    "it was of the recipe that made the adapter of the catalogue `ladder`, which is no part of the installed program. In "
-    "a clone of AIO's repository, `python -m benchmarks ladder MODEL FOLDER` has it. The adapter ships, and `aio bench "
-    "ladder` measures it"
+    "it was of the recipe that made the adapter of the catalogue `ladder`, which is no part of the installed program. "
+    "In a clone of AIO's repository, `python -m benchmarks ladder MODEL FOLDER` has it. The adapter ships, and `aio "
+    "bench ladder` measures it"
 )
 
 

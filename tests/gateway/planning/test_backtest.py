@@ -8,20 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classifier.features.routing_input import routing_input_of_text
-from classifier.training.data.dataset import (
-    OutcomeRow,
-    load_outcomes,
-    models_of,
-    origin_of,
-    outcome_labels,
-    tier_scores,
-)
-from classifier.training.recipes.train_static import train
 from gateway.inference.router import RoutingService
 from gateway.planning.backtests.backtest import Backtest, gain_over_shuffled, saving
-from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
-from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
+from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log
 from tests.gateway.in_process_cli import aio
 from tests.support.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
@@ -130,45 +119,6 @@ def test_content_parts_and_unknown_fields_are_read_as_other_tools_write_them(tmp
     turns = [{"role": "user", "content": parts}, {"role": "assistant", "content": None, "tool_calls": []}]
     [row] = read_log(written(tmp_path / "log.jsonl", {"messages": turns, "latency_ms": 3}))
     assert [turn.text for turn in row.turns] == ["one two", ""]
-    assert row.last_user_text == "one two"
-
-
-def own_rows(count: int) -> list[LogRow]:
-    made = []
-    for row in generated_rows(count):
-        names = models_of([row])
-        [models] = names.values()
-        scores = {str(k): row.outcomes[m] for k, m in enumerate(models, start=1) if m in row.outcomes}
-        made.append(LogRow(id=row.id, prompt=row.prompt, scores=scores, domain=row.domain, split=row.split))
-    return made
-
-
-def test_labelled_rows_train_a_classifier_that_says_where_they_are_from(tmp_path: Path) -> None:
-    logged = own_rows(600)
-    unlabelled = [LogRow(prompt="no label"), LogRow(prompt="no strongest", scores={"1": 1, "2": 0})]
-    assert write_training(tmp_path, training_rows([*logged, *unlabelled], TierNames(4))) == 600
-    rows = load_outcomes(tmp_path)
-    assert (set(models_of(rows)), origin_of(rows)) == ({"own"}, "own logs")
-    labels = outcome_labels(tier_scores(rows))
-    assert np.array_equal(labels, outcome_labels(tier_scores(generated_rows(600))), equal_nan=True)
-
-    made = train(rows, tmp_path / "versions", dim=16)
-
-    assert made.model.manifest.training_window.source == "own logs"
-    easy, hard, harder = (
-        made.model.encode(routing_input_of_text(f"What is the {' '.join(words)} of it?")).embedding
-        for words in (EASY[:6], HARD[:6], HARD[3:])
-    )
-    assert hard @ harder > hard @ easy + 0.1
-
-
-def test_without_a_split_equal_prompts_are_in_the_same_part() -> None:
-    logged = [LogRow(prompt=f"question {i % 500}", scores={"1": 1, "4": 1}) for i in range(1000)]
-    rows: list[OutcomeRow] = list(training_rows(logged, TierNames(4)))
-    assert [row.split for row in rows[:500]] == [row.split for row in rows[500:]]
-    share = np.mean([row.split == "train" for row in rows])
-    assert 0.6 < share < 0.8
-    assert {row.split for row in rows} == {"train", "valid", "test"}
 
 
 def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -> None:
@@ -187,9 +137,8 @@ def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -
     report = json.loads(aio("backtest", str(log), *place, "--json").output)
     [target] = report["targets"]
     assert (target["quality_target"], sum(target["split"])) == (0.9, pytest.approx(1))
-    training = tmp_path / "training"
-    aio("backtest", str(log), *place, "--training", str(training))
-    assert [row.outcomes for row in load_outcomes(training)] == [{"tier-1": i % 2, "tier-4": 1.0} for i in range(20)]
+    refused = aio("backtest", str(log), *place, "--training", "own")
+    assert (refused.exit_code, "`aio outcomes import` learns" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize(
