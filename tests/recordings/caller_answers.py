@@ -73,6 +73,7 @@ def _chat_events(events: list[Json]) -> Json:
                 if call["index"] == len(said["tool_calls"]):
                     said["tool_calls"].append({"id": "", kind: {"name": "", text: ""}})
                 have = said["tool_calls"][call["index"]]
+                have |= {one: value for one, value in call.items() if one not in ("index", "id", kind)}
                 have["id"] += call.get("id") or ""
                 for name in ("name", text):
                     have[kind][name] += call[kind].get(name) or ""
@@ -94,7 +95,20 @@ def _message(told: Json) -> Json:
         if block["type"] == "tool_use"
     ]
     cited = [one["url"] for block in blocks for one in block.get("citations") or ()]
-    return _form(text, thoughts, "", calls, told["stop_reason"], cited=cited, usage=told["usage"])
+    return _form(text, thoughts, "", calls, told["stop_reason"], cited=cited, usage=told["usage"],
+                 blocks=[_joined(block) for block in blocks])  # fmt: skip
+
+
+def _joined(block: Json) -> Json:
+    """A block of a stream as it is in a whole answer; an input that is cut off stays a text."""
+    block = dict(block)
+    text = block.pop("partial_json", None)
+    if text:
+        try:
+            block["input"] = json.loads(text)
+        except ValueError:
+            block["input"] = text
+    return block
 
 
 def _message_events(events: list[Json]) -> Json:
@@ -141,7 +155,7 @@ def _response(told: Json) -> Json:
     cited = [one["url"] for part in parts for one in part.get("annotations", ())]
     finish = (told.get("incomplete_details") or {"reason": "tool_calls" if calls else "stop"})["reason"]
     return _form(text, "".join(thoughts), refusal, calls, finish, cited=cited, usage=told.get("usage"),
-                 items=told["output"])  # fmt: skip
+                 items=told["output"], id=told["id"])  # fmt: skip
 
 
 def _response_events(events: list[Json]) -> Json:

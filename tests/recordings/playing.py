@@ -4,6 +4,7 @@ import asyncio
 import difflib
 import json
 import os
+import re
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +24,7 @@ from tests.recordings.server_answers import content_of, dialect_of, is_streamed
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.upstream import Call, LoopbackServer
 from tiers.build import ReloadableTier, build_remote
+from tiers.dialects.seal_registry import SEALS
 from tiers.remote.refusals import REFUSALS
 
 PATHS = {
@@ -38,6 +40,7 @@ ERROR_FIELDS = {
     ("responses", True): ("code", "message"),
     ("gemini", False): ("status", "message", "details"), ("gemini", True): ("status", "message", "details"),
 }  # fmt: skip
+DEFAULTS = {"cache_reuse": 0.6}  # knobs that a case may change
 PRICE = {"input_usd_per_million": 1, "output_usd_per_million": 1}
 
 
@@ -95,7 +98,7 @@ class Stage:
             self._served[len(tiers)] = text
         gateway, file = self._gateways[len(tiers)]
         REFUSALS.forget()
-        gateway.serving.service.turn_memory = TurnMemory()
+        forget_turns(gateway)
         if self._served[len(tiers)] != text:
             file.write_text(text)
             await gateway.operations.reload.reload("recordings", "another case")
@@ -119,8 +122,15 @@ class Stage:
                 entry["remote"] = {"base_url": url, "model": "m", "max_context": 4096} | fields["remote"]
             else:
                 entry = {"url": url, "model": "m"} | entry
-            entries.append("[[tiers]]\n" + "".join(f"{one} = {_toml(value)}\n" for one, value in entry.items()))
+            lines = [f"{one} = {_toml(value)}\n" for one, value in entry.items() if value is not None]
+            entries.append("[[tiers]]\n" + "".join(lines))
         return "\n".join(entries)
+
+
+def forget_turns(gateway: RunningGateway) -> None:
+    """Let a gateway know as much of earlier answers as one that has just started."""
+    gateway.serving.service.turn_memory = TurnMemory()
+    SEALS._servers.clear()
 
 
 @asynccontextmanager
@@ -145,10 +155,19 @@ async def play(stage: Stage, recording: Recording) -> list[str]:
         for streamed in forms_of(recording.fields):
             gateway = await stage.gateway(recording.fields["tiers"])
             at = f"{recording.id}, {api}, {'streamed' if streamed else 'whole'}"
+            told: Json = {}
             for step in steps_of(recording.fields):
                 if step["asks"].get(api) is not None:
+                    if step.get("forgets"):
+                        forget_turns(gateway)
+                    gateway.serving.routing.knobs.change(DEFAULTS | step.get("knobs", {}))
+                    said = listed(step.get("answers", {}))[0].get("says") if step.get("answers") else None
+                    own = {"asked": with_told(step["asks"][api], told), "said": said}
+                    step["asks"] = {api: own["asked"]}
+                    step |= {name: with_told(step[name], told | own) for name in ("sent", "gets") if name in step}
                     exchange = Exchange(stage, gateway, step, api, streamed)
                     problems += [f"{at}: {one}" for one in await exchange.problems(at)]
+                    told[str(len(told))] = exchange.got | own
     return problems
 
 
@@ -173,7 +192,30 @@ def forms_of(fields: Json) -> list[bool]:
 
 def steps_of(fields: Json) -> list[Json]:
     """Return the requests of a case in their order; without steps it is one."""
-    return [merged(fields, step) for step in fields.get("steps", [{}])]
+    steps = fields.get("steps", [{}])
+    return [merged(fields, step) for step in (steps.values() if isinstance(steps, dict) else steps)]
+
+
+def with_told(value: Any, told: Json) -> Any:
+    """Return JSON in which each text `@PATH` is what was told at that path: `@0/items/2/id` is the id of the third item
+    of the first answer, `@0/blocks/2:` its blocks from the third on. In a list, the entries of a list are entries."""
+    if isinstance(value, dict):
+        return {name: with_told(one, told) for name, one in value.items()}
+    if isinstance(value, list):
+        entries = []
+        for one in value:
+            entry = with_told(one, told)
+            entries += entry if isinstance(entry, list) and isinstance(one, str) else [entry]
+        return entries
+    if not (isinstance(value, str) and re.match(r"@(\d+|asked|said)(/|$)", value)):
+        return value
+    found: Any = told
+    for name in value[1:].split("/"):
+        if isinstance(found, list):
+            found = found[int(name[:-1]) :] if name[-1] == ":" else found[int(name)]
+        else:
+            found = found[name]
+    return found
 
 
 def listed(value: Any) -> list[Any]:
@@ -187,6 +229,8 @@ class Exchange:
     def __init__(self, stage: Stage, gateway: RunningGateway, step: Json, api: str, streamed: bool) -> None:
         self._stage, self._gateway, self._step, self._api, self._streamed = stage, gateway, step, api, streamed
         self.told: httpx.Response | None = None
+        self.got: Json = {}
+        """What the caller has read in the answer."""
 
     async def problems(self, at: str) -> list[str]:
         """Ask, and ask again where a server has refused; return what differs."""
@@ -218,6 +262,10 @@ class Exchange:
                 wanted = {name: value for name, value in patched.items() if value is not None}
                 problems += difference_to("the body that a server got", wanted, request["body"], exactly=True)
             sent = [{name: value for name, value in one.items() if name != "body"} for one in sent]
+        for one, request in zip(sent, requests, strict=False):
+            body = json.dumps(request["body"])
+            problems += [f"a server got {text!r}: {body}" for text in one.get("without", ()) if text in body]
+        sent = [{name: value for name, value in one.items() if name != "without"} for one in sent]
         return problems + difference_to("what the servers got", sent, requests)
 
     async def _ask(self, answers: list[Json], at: str) -> list[str]:
@@ -272,6 +320,7 @@ class Exchange:
 
     def _answer_problems(self, told: httpx.Response) -> list[str]:
         wanted, seen = self._wanted(), self.seen(told)
+        self.got = dict(seen)
         if "error" in seen and "error" not in wanted:
             return [f"an error: {pretty(seen['error'])}"]
         is_begun = _is_stream(told) or wanted["status"] == 200

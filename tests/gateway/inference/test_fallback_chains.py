@@ -417,3 +417,15 @@ async def test_the_failure_that_takes_a_tier_down_says_when_to_come_back_as_the_
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_tier_available")
         assert failed.headers["retry-after"] == refused.headers["retry-after"]
         assert float(refused.headers["retry-after"]) > 1
+
+
+async def test_a_tier_below_with_a_longer_context_takes_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+    async def too_long(call: Call) -> None:
+        await call.reply(400, {"error": {"message": "Input is too long for requested model."}})
+
+    lines = {"small": "max_context = 1000000", "medium": "max_context = 4096", "large": "max_context = 4096"}
+    async with chained_tiers(tmp_path, **lines) as (gateway, servers):
+        gateway.classifier.p_ok = (0.01, 0.01, 1.0)
+        servers.by_model["large"] = too_long
+        assert (await ask(gateway)).status_code == 200
+        assert servers.asked == ["large", "small"]
