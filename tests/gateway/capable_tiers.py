@@ -5,10 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from gateway.base.settings import Settings
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 # Two tiers for text, the second on a kind of server with fields of its own; the third reads images and audio, too.
@@ -57,9 +54,6 @@ async def capable_tiers(folder: Path, head: str = "", **fields: Any) -> AsyncIte
     """Serve until the block ends. `head`: the catalogue's own first lines; `fields`: further settings."""
     noting = Noting()
     async with LoopbackServer(noting.answer) as server:
-        catalog = folder / "capable.toml"
-        catalog.write_text('name = "capable"\n' + head + CATALOG.format(url=server.base_url))
-        settings = Settings(data_dir=str(folder), catalog=str(catalog), monitor=False, drain_seconds=5)
-        settings = msgspec.structs.replace(settings, **fields)
-        async with running_gateway(settings, scripted=False, protocol="httptools") as gateway:
+        catalog = 'name = "capable"\n' + head + CATALOG.format(url=server.base_url)
+        async with gateway_of(folder, catalog, protocol="httptools", **fields) as gateway:
             yield gateway, noting

@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import httpx
 
-from gateway.base.settings import Settings
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 Handler = Callable[[Call], Coroutine[Any, Any, None]]
@@ -114,10 +113,12 @@ async def chained_tiers(
     servers = Servers()
     async with LoopbackServer(servers) as server:
         servers.url = server.base_url
-        file = folder / "catalog.toml"
-        file.write_text(servers.catalog(more, small=small, medium=medium, large=large))
-        settings = Settings(data_dir=str(folder), catalog=str(file), monitor=False, drain_seconds=5)
-        settings = msgspec.structs.replace(settings, **fields)
-        async with running_gateway(settings, scripted=False) as gateway:
+        catalog = servers.catalog(more, small=small, medium=medium, large=large)
+        async with gateway_of(folder, catalog, **fields) as gateway:
             gateway.classifier.p_ok = (0.999, 0.999, 1.0)
             yield gateway, servers
+
+
+async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    """The answer to a chat that no cache answers."""
+    return await gateway.ask(headers=headers, **{"temperature": 0.5} | fields)

@@ -18,7 +18,8 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from tests.gateway.walk import BODY, BOUNDED, ROOT
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

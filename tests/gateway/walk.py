@@ -33,7 +33,8 @@ from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.runtime.cores import engine
 from gateway.telemetry import families
 from tests.polling import eventually
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 from tiers.local.local_tier import CoreWatch
 
 ROOT = f"{Path(__file__).parents[2]}/"

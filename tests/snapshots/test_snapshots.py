@@ -19,7 +19,8 @@ from quality.store.database import migrate, open_database
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.snapshots.interfaces import OpenApiLines, command_lines, metric_lines, schema_lines, settings_lines
 from tests.snapshots.pages import api_page, commands_page, extras_page, knobs_page, metrics_page, settings_page
-from tests.support.app import laptop_hash_core, running_gateway
+from tests.support.app import running_gateway
+from tests.support.core import laptop_hash_core
 
 Compare = Callable[[str, Iterable[str]], None]
 ComparePage = Callable[[str, str], None]

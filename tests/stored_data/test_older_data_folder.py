@@ -17,7 +17,8 @@ from classifier.registry.artefact import load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.inference.replica_knobs import ReplicaKnobs
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 from tests.tiers.tier_world import remote_spec
 from tiers.replicas.replica_set import ReplicaSet
 

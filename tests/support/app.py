@@ -1,18 +1,24 @@
-"""A gateway that serves on its own loopback port, with scripted tiers, and clients for it."""
+"""Gateways in the test's process: each serves on its own loopback port, with scripted tiers or its catalogue's.
+
+A test takes `app` and starts as many as it needs: `gateway = await app(body_limit=4096)`. Fixtures of a module
+take `module_app`. Tests that only ask share the module's `gateway`, or its `aio`, whose tiers are on a core of hash
+models. `running_gateway` and `gateway_of` are blocks, for tests that look at what a gateway left behind.
+"""
 
 import asyncio
 import socket
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
 import msgspec
 import openai
 import pytest
+import pytest_asyncio
 import uvicorn
 from litestar import Litestar
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -26,18 +32,15 @@ from gateway.operations.running import OPERATIONS, Operations
 from gateway.processes.server import WEBSOCKETS
 from gateway.runtime.cores.engine import LoadFailed
 from gateway.tenancy.guard import Access
-from inference_core.engine.core import Core
-from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
-from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.transport.client import CoreClient
-from inference_core.transport.core_thread import ThreadCoreClient
-from tests.inference_core.hash_model import hash_core
 from tests.loop_thread import on_a_thread
-from tests.support.administrator import ADMIN_KEYS, Administrator
+from tests.support.administrator import ADMIN_KEYS, Administrator, bearer
+from tests.support.core import laptop_hash_core
 from tests.support.scripted_classifier import ScriptedClassifier
 from tests.support.scripted_tier import ScriptedTier
 from tests.support.served import UNCACHED
 from tests.support.shared_app import shared_http_app
+from tests.support.upstream import Handler, LoopbackServer
 
 
 class RunningGateway:
@@ -54,6 +57,7 @@ class RunningGateway:
         self.app, self.port, self.tiers, self.classifier = app, port, tiers, classifier
         self.url = f"http://127.0.0.1:{port}"
         self.http = httpx.AsyncClient(base_url=self.url, timeout=120, auth=auth)
+        self.upstream: LoopbackServer | None = None
 
     @cached_property
     def openai(self) -> openai.AsyncOpenAI:
@@ -96,6 +100,15 @@ class RunningGateway:
 
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]
+
+    async def ask(
+        self, text: str = "Say hello.", *, key: str = "", headers: Mapping[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
+        """The answer to a chat of one turn, of the tier that routing chooses unless `fields` say otherwise, with the
+        secret of a key."""
+        body = {"model": "auto", "messages": [{"role": "user", "content": text}], **fields}
+        own = {**(bearer(key) if key else {}), **(headers or {})}
+        return await self.http.post("/v1/chat/completions", json=body, headers=own)
 
     async def order(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to the tests' administrator, who asks for `/admin/api` and `path`, and is not refused."""
@@ -206,6 +219,34 @@ async def running_gateway(
         await serving
 
 
+@asynccontextmanager
+async def gateway_of(
+    folder: Path,
+    catalog: str,
+    answer: Handler | None = None,
+    *,
+    scripted: bool = False,
+    protocol: Any = None,
+    **fields: Any,
+) -> AsyncIterator[RunningGateway]:
+    """Serve the tiers of a catalogue with this text until the block ends; `fields` are further settings.
+
+    With an `answer`, `{url}` in the text is the address of a server that answers so, the gateway's `upstream`.
+    """
+    async with AsyncExitStack() as stack:
+        upstream = None
+        if answer is not None:
+            upstream = await stack.enter_async_context(LoopbackServer(answer))
+            catalog = catalog.format(url=upstream.base_url)
+        file = folder / "catalog.toml"
+        file.write_text(catalog)
+        usual: dict[str, Any] = {"data_dir": str(folder), "catalog": str(file), "monitor": False, "drain_seconds": 5}
+        running = running_gateway(Settings(**usual | fields), scripted=scripted, protocol=protocol)
+        gateway = await stack.enter_async_context(running)
+        gateway.upstream = upstream
+        yield gateway
+
+
 @contextmanager
 def threaded_gateway(settings: Settings, core: CoreClient | None = None) -> Iterator[RunningGateway]:
     """Serve until the block ends."""
@@ -213,26 +254,87 @@ def threaded_gateway(settings: Settings, core: CoreClient | None = None) -> Iter
         yield gateway
 
 
-class PausedCore:
-    """A core that accepts commands but makes no step while `paused` is set."""
+class StartApp(Protocol):
+    """Start a gateway as `running_gateway` does; the fixture ends it.
 
-    def __init__(self, core: Core, paused: threading.Event) -> None:
-        self._core, self._paused = core, paused
+    It has the `settings` that are given, or the usual ones of a test, and the further `fields` in place of theirs. A
+    core that needs them is given as the function that makes it.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._core, name)
+    async def __call__(
+        self,
+        settings: Settings | None = None,
+        /,
+        *,
+        core: CoreClient | Callable[[Settings], CoreClient] | None = None,
+        cores: Mapping[str, CoreClient] | None = None,
+        scripted: bool = True,
+        protocol: Any = None,
+        **fields: Any,
+    ) -> RunningGateway: ...
 
-    def step(self) -> list[SequenceOutput]:
-        return [] if self._paused.is_set() else self._core.step()
+
+@asynccontextmanager
+async def _started(usual: Callable[[], Settings]) -> AsyncIterator[StartApp]:
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            settings: Settings | None = None,
+            /,
+            *,
+            core: CoreClient | Callable[[Settings], CoreClient] | None = None,
+            cores: Mapping[str, CoreClient] | None = None,
+            scripted: bool = True,
+            protocol: Any = None,
+            **fields: Any,
+        ) -> RunningGateway:
+            own = msgspec.structs.replace(settings or usual(), **fields)
+            client = core(own) if callable(core) else core
+            running = running_gateway(own, core=client, cores=cores, scripted=scripted, protocol=protocol)
+            return await stack.enter_async_context(running)
+
+        yield start
 
 
-def laptop_hash_core(settings: Settings, paused: threading.Event | None = None) -> ThreadCoreClient:
-    """The laptop catalogue's models by name, each a hash model of their vocabulary; no step while `paused` is set."""
-    names = ("smollm2-int4", "smollm2-bf16")
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A gateway with its own data folder, without a monitor."""
+    return Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
 
-    def load() -> Any:
-        live = LiveKnobs(dict.fromkeys(names, Knobs()), KnobsFile(settings.knobs_path))
-        core = hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live, adapter_slots=2)
-        return PausedCore(core, paused or threading.Event())
 
-    return ThreadCoreClient(load)
+@pytest.fixture
+async def app(settings: Settings) -> AsyncIterator[StartApp]:
+    """Starts gateways with the test's settings; they end with the test."""
+    async with _started(lambda: settings) as start:
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StartApp]:
+    """Starts gateways with a data folder each; they end with the module."""
+
+    def usual() -> Settings:
+        return Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
+
+    async with _started(usual) as start:
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_gateway(module_app: StartApp) -> RunningGateway:
+    """A gateway that serves while the module's tests run."""
+    return await module_app()
+
+
+@pytest.fixture
+def gateway(module_gateway: RunningGateway) -> Iterator[RunningGateway]:
+    """The module's gateway with its tiers and its classifier reset."""
+    module_gateway.reset()
+    yield module_gateway
+    module_gateway.reset()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(module_app: StartApp) -> RunningGateway:
+    """The laptop catalogue's tiers on a core of hash models, while the module's tests run."""
+    return await module_app(core=laptop_hash_core, scripted=False)

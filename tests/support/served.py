@@ -1,19 +1,26 @@
-"""`aio serve` in its own process."""
+"""`aio serve` in its own process.
+
+A test takes the fixture `served` and starts what it needs: `aio = served("--gateway-workers", "2", upstream=upstream)`.
+Fixtures of a module take `module_served`. The block `served` is for a test that looks at what a process left behind.
+"""
 
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import httpx
 import openai
+import pytest
 
 from tests.polling import until
-from tests.support.administrator import ADMIN_KEYS, Administrator
+from tests.support.administrator import ADMIN_KEYS, Administrator, bearer
+from tests.support.upstream import Upstream, write_remote_catalog
 
 # Tests check generated answers; tests of the response cache opt in.
 UNCACHED = {"x-aio-cache": "off"}
@@ -31,6 +38,17 @@ class ServedProcess:
             base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120, default_headers=UNCACHED
         )
         self.admin = httpx.Client(base_url=url, timeout=60, auth=Administrator())
+
+    def ask(
+        self, text: str = "Hello there", *, key: str = "", headers: Mapping[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
+        """The answer to a chat of one turn, of tier 1 unless `fields` say otherwise, with the secret of a key.
+
+        It has a connection of its own, which the kernel assigns to one of the workers.
+        """
+        body = {"model": "tier-1", "messages": [{"role": "user", "content": text}], **fields}
+        own = {**(bearer(key) if key else {}), **(headers or {})}
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=own, timeout=280)
 
     def maps_torch(self) -> bool:
         """Whether torch's libraries are mapped into the process."""
@@ -102,3 +120,58 @@ def started(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class Serve(Protocol):
+    """Start `aio serve` with these options; the fixture ends it.
+
+    Its data folder is the fixture's unless there is `data`. With an `upstream`, its catalogue is `write_remote_catalog`
+    for that server; `own_models` is of that.
+    """
+
+    def __call__(
+        self,
+        *options: str,
+        upstream: Upstream | None = None,
+        own_models: bool = False,
+        data: Path | None = None,
+        cache: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> ServedProcess: ...
+
+
+@contextmanager
+def _serving(folder: Callable[[], Path]) -> Iterator[Serve]:
+    with ExitStack() as stack:
+
+        def start(
+            *options: str,
+            upstream: Upstream | None = None,
+            own_models: bool = False,
+            data: Path | None = None,
+            cache: Path | None = None,
+            environment: Mapping[str, str] | None = None,
+        ) -> ServedProcess:
+            data = data or folder() / "data"
+            if upstream is not None:
+                data.mkdir(parents=True, exist_ok=True)
+                catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url, own_models=own_models)
+                options = ("--catalog", str(catalog), *options)
+            running = served(data, cache or data / "cache", *options, environment=environment)
+            return stack.enter_context(running)
+
+        yield start
+
+
+@pytest.fixture(name="served")
+def _served(tmp_path: Path) -> Iterator[Serve]:
+    """Starts processes with the test's data folder; they end with the test."""
+    with _serving(lambda: tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Starts processes with a data folder each; they end with the module."""
+    with _serving(lambda: tmp_path_factory.mktemp("served")) as start:
+        yield start

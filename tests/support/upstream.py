@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.loop_thread import on_a_thread
 
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
@@ -253,7 +255,21 @@ def running_upstream() -> Iterator[Upstream]:
         yield upstream
 
 
-def write_remote_catalog(path: Path, base_url: str, tiers: int = 4, *, own_models: bool = False) -> Path:
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    """A server for tiers elsewhere, for a gateway process that serves the module's tests."""
+    with running_upstream() as server:
+        yield server
+
+
+@pytest.fixture
+def own_upstream() -> Iterator[Upstream]:
+    """One for this test alone, which may let its answers go."""
+    with running_upstream() as server:
+        yield server
+
+
+def remote_catalog(base_url: str, tiers: int = 4, *, own_models: bool = False) -> str:
     """Each tier costs ten times as much as the one before. `own_models`: each is a model of its own, which labels need:
     those of one model are equally good."""
     entries = (
@@ -266,5 +282,9 @@ def write_remote_catalog(path: Path, base_url: str, tiers: int = 4, *, own_model
         )
         for n in range(1, tiers + 1)
     )
-    path.write_text('name = "one-upstream"\n' + "".join(entries))
+    return 'name = "one-upstream"\n' + "".join(entries)
+
+
+def write_remote_catalog(path: Path, base_url: str, tiers: int = 4, *, own_models: bool = False) -> Path:
+    path.write_text(remote_catalog(base_url, tiers, own_models=own_models))
     return path

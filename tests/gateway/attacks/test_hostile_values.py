@@ -13,8 +13,8 @@ import pytest
 
 from tests.polling import until
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.served import ServedProcess, served
-from tests.support.upstream import Upstream, write_remote_catalog
+from tests.support.served import Serve, ServedProcess
+from tests.support.upstream import Upstream
 
 pytestmark = pytest.mark.processes
 
@@ -37,11 +37,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def aio(upstream: Upstream, data: Path) -> Iterator[ServedProcess]:
-    catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
+def aio(upstream: Upstream, data: Path, module_served: Serve) -> ServedProcess:
     settings = {"AIO_API_KEYS": f"ada={KEY}", "AIO_FILES_QUOTA": str(QUOTA), "AIO_FILE_LIMIT": str(5 * MIB)}
-    with served(data, data / "cache", "--catalog", str(catalog), environment=settings) as process:
-        yield process
+    return module_served(upstream=upstream, data=data, environment=settings)
 
 
 def posted(aio: ServedProcess, path: str, body: str) -> httpx.Response:

@@ -5,7 +5,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from websockets.sync.client import connect
 
 from gateway.inference.api.json_bounds import MAX_CONTAINERS
 from tests.polling import until
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess, served
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
@@ -75,10 +74,8 @@ class Liveness(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def aio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    folder = tmp_path_factory.mktemp("long")
-    with served(folder / "data", folder / "cache", environment={"AIO_MONITOR": "false"}) as process:
-        yield process
+def aio(module_served: Serve) -> ServedProcess:
+    return module_served(environment={"AIO_MONITOR": "false"})
 
 
 def text_of(made_of: str, size: int) -> str:

@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,7 +11,7 @@ from gateway.base.settings import Settings
 from gateway.operations.worker_answers import WITH_PRIVATE, worker_answers
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 APP, ADMIN = make_key().key, make_key().key
 PRIVATE = {
@@ -38,53 +37,53 @@ async def scraped(gateway: RunningGateway, **headers: str) -> tuple[str, set[str
     return answer.text, {family.name for family in text_string_to_metric_families(answer.text)}
 
 
-async def test_a_scrape_without_a_key_for_viewing_sees_no_names_and_no_money(tmp_path: Path) -> None:
-    async with running_gateway(keyed(tmp_path)) as gateway:
-        tries: list[dict[str, str]] = [
-            {},
-            {"authorization": f"Bearer {APP}"},
-            {"authorization": "Bearer wrong"},
-            {"authorization": f"Bearer {ADMIN}x"},
-            {"authorization": "Basic YTpi"},
-            {"x-api-key": APP},
-            {"x-forwarded-for": "127.0.0.1", "host": "localhost"},
-        ]
-        for headers in tries:
-            text, names = await scraped(gateway, **headers)
-            assert names.isdisjoint(PRIVATE), headers
-            assert names >= OPEN
-            assert "usd" not in text.lower()
-            assert "acme-corp" not in text
+async def test_a_scrape_without_a_key_for_viewing_sees_no_names_and_no_money(tmp_path: Path, app: StartApp) -> None:
+    gateway = await app(keyed(tmp_path))
+    tries: list[dict[str, str]] = [
+        {},
+        {"authorization": f"Bearer {APP}"},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Bearer {ADMIN}x"},
+        {"authorization": "Basic YTpi"},
+        {"x-api-key": APP},
+        {"x-forwarded-for": "127.0.0.1", "host": "localhost"},
+    ]
+    for headers in tries:
+        text, names = await scraped(gateway, **headers)
+        assert names.isdisjoint(PRIVATE), headers
+        assert names >= OPEN
+        assert "usd" not in text.lower()
+        assert "acme-corp" not in text
 
 
-async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path) -> None:
-    async with running_gateway(keyed(tmp_path)) as gateway:
-        order = {"name": "prometheus", "terms": {"scopes": ["viewer"]}}
-        admin = {"authorization": f"Bearer {ADMIN}"}
-        made = (await gateway.http.post("/admin/api/keys", json=order, headers=admin)).json()
-        viewer = {"authorization": f"Bearer {made['key']}"}
-        for headers in (admin, viewer, {"x-api-key": made["key"]}):
-            text, names = await scraped(gateway, **headers)
-            assert names >= (OPEN | PRIVATE)
-            assert 'aio_key_cost_usd_total{key="acme-corp"}' in text
-        await gateway.http.post(f"/admin/api/keys/{made['key_id']}/revoke", json={}, headers=admin)
-        assert (await scraped(gateway, **viewer))[1].isdisjoint(PRIVATE)
-
-
-async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path) -> None:
-    viewer = make_key().key
-    async with running_gateway(msgspec.structs.replace(keyed(tmp_path), viewer_keys=f"wall={viewer}")) as gateway:
-        headers = {"authorization": f"Bearer {viewer}"}
-        _, names = await scraped(gateway, **headers)
+async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path, app: StartApp) -> None:
+    gateway = await app(keyed(tmp_path))
+    order = {"name": "prometheus", "terms": {"scopes": ["viewer"]}}
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    made = (await gateway.http.post("/admin/api/keys", json=order, headers=admin)).json()
+    viewer = {"authorization": f"Bearer {made['key']}"}
+    for headers in (admin, viewer, {"x-api-key": made["key"]}):
+        text, names = await scraped(gateway, **headers)
         assert names >= (OPEN | PRIVATE)
-        assert (await gateway.http.get("/v1/admin/knobs/routing", headers=headers)).status_code == 200
-        for method, path in (("PATCH", "/v1/admin/knobs/routing"), ("POST", "/v1/chat/completions")):
-            refused = await gateway.http.request(method, path, json={}, headers=headers)
-            assert refused.status_code in (401, 403), path
-        async with browser(gateway) as client:
-            assert (await sign_in(client, viewer)).status_code == 303
-            page = await client.get("/admin/requests")
-            assert (page.status_code, "viewer" in page.text) == (200, True)
+        assert 'aio_key_cost_usd_total{key="acme-corp"}' in text
+    await gateway.http.post(f"/admin/api/keys/{made['key_id']}/revoke", json={}, headers=admin)
+    assert (await scraped(gateway, **viewer))[1].isdisjoint(PRIVATE)
+
+
+async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path, app: StartApp) -> None:
+    viewer = make_key().key
+    gateway = await app(keyed(tmp_path), viewer_keys=f"wall={viewer}")
+    headers = {"authorization": f"Bearer {viewer}"}
+    _, names = await scraped(gateway, **headers)
+    assert names >= (OPEN | PRIVATE)
+    assert (await gateway.http.get("/v1/admin/knobs/routing", headers=headers)).status_code == 200
+    for method, path in (("PATCH", "/v1/admin/knobs/routing"), ("POST", "/v1/chat/completions")):
+        refused = await gateway.http.request(method, path, json={}, headers=headers)
+        assert refused.status_code in (401, 403), path
+    async with browser(gateway) as client:
+        assert (await sign_in(client, viewer)).status_code == 303
+        page = await client.get("/admin/requests")
+        assert (page.status_code, "viewer" in page.text) == (200, True)
 
 
 @pytest.mark.parametrize(
@@ -92,19 +91,20 @@ async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path) ->
     [("127.0.0.1", "127.0.0.1", True), ("127.0.0.1", "evil.example", False), ("0.0.0.0", "127.0.0.1", False)],
 )
 async def test_without_inference_keys_only_this_machine_by_its_own_name_sees_everything(
-    tmp_path: Path, bound: str, host: str, shown: bool
+    tmp_path: Path, bound: str, host: str, shown: bool, app: StartApp
 ) -> None:
-    settings = msgspec.structs.replace(keyed(tmp_path), api_keys="", host=bound, insecure=True)
-    async with running_gateway(settings) as gateway:
-        _, names = await scraped(gateway, host=f"{host}:{gateway.port}")
-        assert names >= OPEN
-        assert (names >= PRIVATE) == shown
+    gateway = await app(keyed(tmp_path), api_keys="", host=bound, insecure=True)
+    _, names = await scraped(gateway, host=f"{host}:{gateway.port}")
+    assert names >= OPEN
+    assert (names >= PRIVATE) == shown
 
 
-async def test_of_several_processes_each_gives_the_others_no_more_than_the_caller_may_see(tmp_path: Path) -> None:
-    async with running_gateway(keyed(tmp_path)) as gateway:
-        await scraped(gateway)
-        no_records: Any = SimpleNamespace(answer=None)
-        answers = worker_answers(gateway.operations, no_records)
-        assert b"acme-corp" not in await answers["metrics"]("")
-        assert b"acme-corp" in await answers["metrics"](WITH_PRIVATE)
+async def test_of_several_processes_each_gives_the_others_no_more_than_the_caller_may_see(
+    tmp_path: Path, app: StartApp
+) -> None:
+    gateway = await app(keyed(tmp_path))
+    await scraped(gateway)
+    no_records: Any = SimpleNamespace(answer=None)
+    answers = worker_answers(gateway.operations, no_records)
+    assert b"acme-corp" not in await answers["metrics"]("")
+    assert b"acme-corp" in await answers["metrics"](WITH_PRIVATE)

@@ -16,9 +16,9 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
 from tests.ports import held_port
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 from tests.support.database import migrated
-from tests.support.served import served, started
+from tests.support.served import Serve, served, started
 from tests.support.upstream import Upstream, write_remote_catalog
 
 HELLO = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
@@ -78,9 +78,9 @@ def test_a_key_of_the_settings_or_of_the_database_lets_it_start_and_strangers_ar
 
 
 @pytest.mark.processes
-def test_allowed_to_be_open_it_is(options: list[str], tmp_path: Path) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", *options, "--host", "0.0.0.0", "--insecure") as aio:
-        assert httpx.get(f"{aio.url}/v1/models").status_code == 200
+def test_allowed_to_be_open_it_is(options: list[str], served: Serve) -> None:
+    aio = served(*options, "--host", "0.0.0.0", "--insecure")
+    assert httpx.get(f"{aio.url}/v1/models").status_code == 200
 
 
 @pytest.mark.processes
@@ -101,16 +101,16 @@ def test_while_the_database_is_away_it_starts_and_serves_no_stranger(options: li
             assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
 
 
-async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: Path) -> None:
-    async with running_gateway(Settings(host="0.0.0.0", data_dir=str(tmp_path))) as gateway:
-        assert gateway.access.tenancy.directory.is_read
-        assert (await gateway.http.get("/v1/models")).status_code == 401
-        assert (await gateway.http.post(CHAT, json=HELLO)).status_code == 401
+async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: Path, app: StartApp) -> None:
+    gateway = await app(Settings(host="0.0.0.0", data_dir=str(tmp_path)))
+    assert gateway.access.tenancy.directory.is_read
+    assert (await gateway.http.get("/v1/models")).status_code == 401
+    assert (await gateway.http.post(CHAT, json=HELLO)).status_code == 401
 
 
-async def test_allowed_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path) -> None:
-    async with running_gateway(Settings(host="0.0.0.0", insecure=True, data_dir=str(tmp_path))) as gateway:
-        assert (await gateway.http.get("/v1/models")).status_code == 200
+async def test_allowed_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path, app: StartApp) -> None:
+    gateway = await app(Settings(host="0.0.0.0", insecure=True, data_dir=str(tmp_path)))
+    assert (await gateway.http.get("/v1/models")).status_code == 200
 
 
 async def test_admin_keys_are_no_keys_for_answers_and_ended_keys_are(tmp_path: Path) -> None:

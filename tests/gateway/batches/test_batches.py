@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -11,7 +10,6 @@ import pytest_asyncio
 from openai.types import Batch
 from sqlalchemy import func, select, update
 
-from gateway.base.settings import Settings
 from migrations.tables.api_objects import batch_lines, batches
 from migrations.tables.requests import requests
 from tests.gateway.batches.batching import (
@@ -25,7 +23,7 @@ from tests.gateway.batches.batching import (
     until_answered,
     uploaded,
 )
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.scripted_tier import ScriptedTier
 from tiers.errors import TierUnavailableError
 
@@ -36,17 +34,13 @@ TEXT = "Hello there, how are you?"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(
-        data_dir=str(tmp_path_factory.mktemp("data")),
-        monitor=False,
+async def working(module_app: StartApp) -> RunningGateway:
+    gateway = await module_app(
         api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
         admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a",
-        drain_seconds=5,
     )
-    async with running_gateway(settings) as gateway:
-        gateway.jobs.knobs.change({"backoff_seconds": 0.01})
-        yield gateway
+    gateway.jobs.knobs.change({"backoff_seconds": 0.01})
+    return gateway
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,20 @@
 """Batches with their queue in Redis: answered, cancelled, and unharmed when Redis dies and returns."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.base.settings import Settings
 from gateway.batches.redis_queue import RedisQueue
 from tests.gateway.batches.batching import made, outcome, request_line, until_answered
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.database import RedisServer
 
 
 @pytest_asyncio.fixture
-async def working(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url)
-    async with running_gateway(settings) as gateway:
-        assert isinstance(gateway.jobs.queue, RedisQueue)
-        yield gateway
+async def working(redis_server: RedisServer, app: StartApp) -> RunningGateway:
+    gateway = await app(redis_url=redis_server.url)
+    assert isinstance(gateway.jobs.queue, RedisQueue)
+    return gateway
 
 
 async def counted(gateway: RunningGateway) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from tests.gateway.batches.batching import ENDED, outcome, request_line
 from tests.gateway.batches.deadly_core import DEADLY_TOKENS, KeptCore
 from tests.gateway.batches.queue_bench import Bench
 from tests.polling import eventually, until
-from tests.support.app import running_gateway
+from tests.support.app import StartApp, running_gateway
 from tests.support.served import ServedProcess, served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.upstream import Upstream, write_remote_catalog
 from tiers.errors import TierLostError, TierUnavailableError
 
 pytestmark = pytest.mark.processes
@@ -38,16 +38,10 @@ TOGETHER, LINES, DEADLY = 4, 9, 1
 LEASE = 3.0
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
-
-
 def test_a_line_that_kills_its_process_twice_is_failed_and_all_others_are_answered(
-    tmp_path: Path, upstream: Upstream
+    tmp_path: Path, own_upstream: Upstream
 ) -> None:
-    catalog = str(write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url))
+    catalog = str(write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url))
     environment = {"AIO_MONITOR": "false", "AIO_BATCH_LEASE_SECONDS": "0.5", "AIO_BATCH_CONCURRENCY": str(TOGETHER)}
 
     def start() -> AbstractContextManager[ServedProcess]:
@@ -56,12 +50,12 @@ def test_a_line_that_kills_its_process_twice_is_failed_and_all_others_are_answer
     with start() as aio:
         batch_id = made(aio.client)
         for _ in range(TOGETHER - 1):
-            assert upstream.held.acquire(timeout=60)
-        assert upstream.deadly.acquire(timeout=60)
+            assert own_upstream.held.acquire(timeout=60)
+        assert own_upstream.deadly.acquire(timeout=60)
         aio.kill()
-    upstream.let_go()
+    own_upstream.let_go()
     with start() as aio:
-        assert upstream.deadly.acquire(timeout=60)
+        assert own_upstream.deadly.acquire(timeout=60)
         aio.kill()
     with start() as aio:
         until(lambda: aio.client.batches.retrieve(batch_id).status in ENDED)
@@ -72,7 +66,7 @@ def test_a_line_that_kills_its_process_twice_is_failed_and_all_others_are_answer
     assert {name: line["error"]["code"] for name, line in errors.items()} == {f"r{DEADLY}": "process_died"}
     assert "ended twice" in errors[f"r{DEADLY}"]["error"]["message"]
     assert sorted(output) == sorted(f"r{n}" for n in range(LINES) if n != DEADLY)
-    assert not upstream.deadly.acquire(blocking=False)
+    assert not own_upstream.deadly.acquire(blocking=False)
 
 
 async def test_a_line_that_kills_the_core_of_its_process_twice_is_failed_and_all_others_are_answered(
@@ -100,16 +94,16 @@ async def test_a_line_that_kills_the_core_of_its_process_twice_is_failed_and_all
 
 @pytest.mark.parametrize("model", ["tier-1", "auto"])
 async def test_a_line_whose_core_died_twice_is_failed_though_the_next_tier_is_down_by_then(
-    tmp_path: Path, model: str
+    model: str, app: StartApp
 ) -> None:
-    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as aio:
-        await aio.http.patch("/v1/admin/knobs/batches", json={"backoff_seconds": 0.01})
-        for number, error in ((1, TierLostError("lost")), (2, TierUnavailableError("gone"))):
-            aio.tier(number).fail_at, aio.tier(number).error = 0, error
-        made = await batching.made(aio.openai, [request_line("r0", model=model)])
-        _, output, errors = await outcome(aio.openai, made.id)
-        assert (output, errors["r0"]["error"]["code"]) == ({}, "process_died")
-        assert len(aio.tier(1).requests) == 2
+    aio = await app()
+    await aio.http.patch("/v1/admin/knobs/batches", json={"backoff_seconds": 0.01})
+    for number, error in ((1, TierLostError("lost")), (2, TierUnavailableError("gone"))):
+        aio.tier(number).fail_at, aio.tier(number).error = 0, error
+    made = await batching.made(aio.openai, [request_line("r0", model=model)])
+    _, output, errors = await outcome(aio.openai, made.id)
+    assert (output, errors["r0"]["error"]["code"]) == ({}, "process_died")
+    assert len(aio.tier(1).requests) == 2
 
 
 async def test_lines_of_a_dead_process_are_answered_alone_and_others_together(queues: Bench) -> None:

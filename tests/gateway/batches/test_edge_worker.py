@@ -9,9 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}
@@ -87,15 +86,8 @@ def _kept(answer: httpx.Response) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(
-        data_dir=str(tmp_path_factory.mktemp("data")),
-        monitor=False,
-        api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
-        drain_seconds=5,
-    )
-    async with running_gateway(settings) as gateway:
-        yield gateway
+async def working(module_app: StartApp) -> RunningGateway:
+    return await module_app(api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

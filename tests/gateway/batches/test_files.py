@@ -11,10 +11,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import func, select, update
 
-from gateway.base.settings import Settings
 from gateway.batches.file_store import PART_BYTES
 from migrations.tables.api_objects import file_parts, files
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}
@@ -23,17 +22,13 @@ LIMIT = 3 * PART_BYTES
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keeping(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(
-        data_dir=str(tmp_path_factory.mktemp("data")),
-        monitor=False,
+async def keeping(module_app: StartApp) -> RunningGateway:
+    return await module_app(
         api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
         admin_keys=f"root={ADMIN}",
         file_limit=LIMIT,
         files_quota=2 * LIMIT,
     )
-    async with running_gateway(settings) as gateway:
-        yield gateway
 
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)

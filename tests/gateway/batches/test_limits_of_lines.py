@@ -1,7 +1,5 @@
 """Batch lines obey the current limits of their key: rate limits wait, budgets and revocation end them."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,19 +8,17 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.errors import ApiError
-from gateway.base.settings import Settings
 from gateway.batches.line_worker import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.processes
 
 
 @pytest_asyncio.fixture
-async def working(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
-        yield gateway
+async def working(app: StartApp) -> RunningGateway:
+    return await app()
 
 
 async def key_of(gateway: RunningGateway, **terms: Any) -> tuple[str, openai.AsyncOpenAI]:

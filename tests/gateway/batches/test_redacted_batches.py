@@ -4,36 +4,34 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from gateway.base.settings import Settings
 from migrations.tables.columns import metadata
 from tests.gateway.batches.batching import lines_of, made, outcome, request_line
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 SECRET = "canary-4711"
 
 
-async def test_a_batch_leaves_texts_in_its_owners_files_only_and_nothing_once_they_are_deleted(tmp_path: Path) -> None:
+async def test_a_batch_leaves_texts_in_its_owners_files_only_and_nothing_once_they_are_deleted(
+    tmp_path: Path, app: StartApp
+) -> None:
     (tmp_path / "patterns").write_text(f"{SECRET}\n")
-    settings = Settings(
-        data_dir=str(tmp_path / "data"), monitor=False, drain_seconds=5, redaction=str(tmp_path / "patterns")
-    )
-    async with running_gateway(settings) as gateway:
-        gateway.tier(1).words = (f"It is {SECRET}.",)
-        messages = [{"role": "user", "content": f"My number is {SECRET}."}]
-        batch = await made(gateway.openai, [request_line("r1", messages=messages)])
-        batch, output, _ = await outcome(gateway.openai, batch.id)
-        assert output["r1"]["response"]["body"]["choices"][0]["message"]["content"] == f"It is {SECRET}."
-        # The record of a line may come after the line's outcome.
-        await eventually(lambda: is_recorded(gateway))
+    gateway = await app(data_dir=str(tmp_path / "data"), redaction=str(tmp_path / "patterns"))
+    gateway.tier(1).words = (f"It is {SECRET}.",)
+    messages = [{"role": "user", "content": f"My number is {SECRET}."}]
+    batch = await made(gateway.openai, [request_line("r1", messages=messages)])
+    batch, output, _ = await outcome(gateway.openai, batch.id)
+    assert output["r1"]["response"]["body"]["choices"][0]["message"]["content"] == f"It is {SECRET}."
+    # The record of a line may come after the line's outcome.
+    await eventually(lambda: is_recorded(gateway))
 
-        assert await tables_with(gateway, SECRET) == {"file_parts"}
+    assert await tables_with(gateway, SECRET) == {"file_parts"}
 
-        for file in (batch.input_file_id, batch.output_file_id):
-            assert file is not None
-            assert await lines_of(gateway.openai, file)
-            await gateway.openai.files.delete(file)
-        assert await tables_with(gateway, SECRET) == set()
+    for file in (batch.input_file_id, batch.output_file_id):
+        assert file is not None
+        assert await lines_of(gateway.openai, file)
+        await gateway.openai.files.delete(file)
+    assert await tables_with(gateway, SECRET) == set()
 
 
 async def is_recorded(gateway: RunningGateway) -> bool:

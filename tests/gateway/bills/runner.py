@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import httpx
 
-from gateway.base.settings import Settings
 from tests.gateway.bills.row import Answered, Row
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 WITHIN = 1.05
@@ -74,17 +73,16 @@ async def bills(rows: Sequence[Row]) -> list[Bill]:
         await waiting[-1].answer(call)
 
     with tempfile.TemporaryDirectory() as folder:
-        async with LoopbackServer(answer) as server:
-            catalog = Path(folder, "catalog.toml")
-            _write_catalog(catalog, rows, server.base_url)
-            settings = Settings(data_dir=folder, catalog=str(catalog), monitor=False, drain_seconds=5)
-            async with running_gateway(settings, scripted=False, protocol="httptools") as gateway:
-                keys = await _keys(gateway, rows)
-                found = []
-                for row in rows:
-                    waiting.append(row)
-                    found.append(await _bill(gateway, row, keys[row.budget]))
-                return found
+        async with (
+            LoopbackServer(answer) as server,
+            gateway_of(Path(folder), _catalog(rows, server.base_url), protocol="httptools") as gateway,
+        ):
+            keys = await _keys(gateway, rows)
+            found = []
+            for row in rows:
+                waiting.append(row)
+                found.append(await _bill(gateway, row, keys[row.budget]))
+            return found
 
 
 async def _bill(gateway: RunningGateway, row: Row, key: str) -> Bill:
@@ -121,12 +119,12 @@ async def _keys(gateway: RunningGateway, rows: Sequence[Row]) -> dict[float | No
     return keys
 
 
-def _write_catalog(path: Path, rows: Sequence[Row], url: str) -> None:
+def _catalog(rows: Sequence[Row], url: str) -> str:
     servers = {row.server.name: row.server for row in rows}
     for row in rows:
         assert servers[row.server.name] == row.server, f"two servers are named {row.server.name}"
     targets = [_TARGET.format(url=url, key=_KEY_VARIABLE, **server._asdict()) for server in servers.values()]
-    path.write_text("".join([_TIERS.format(url=url), *targets]))
+    return "".join([_TIERS.format(url=url), *targets])
 
 
 _HEAD = ("row", "published", "billed", "ratio", "outcome")

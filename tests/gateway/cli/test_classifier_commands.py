@@ -1,6 +1,5 @@
 """Operators promote, roll back and try versions over HTTP: checked first, written down, and refused with the reason."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from classifier.registry.artefact import default_artefact, load_manifest, load_m
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from quality.store.database import open_database
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHIPPED, OTHER = load_manifest(default_artefact()).version, "v1-0123456789ab"
@@ -20,14 +19,13 @@ WHY = {"reason": "a test of ours"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     manifest = msgspec.structs.replace(load_manifest(default_artefact()), version=OTHER)
     save_artefact(registry.root, manifest, load_model_tensors(default_artefact()))
-    async with running_gateway(settings) as running:
-        yield running
+    return await module_app(settings)
 
 
 @pytest.fixture(autouse=True)

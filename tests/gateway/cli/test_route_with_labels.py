@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.base.settings import Settings
 from gateway.cli import main
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 PROMPT = "What is the capital of France?"
 LANDS = [
@@ -39,42 +38,39 @@ async def by_command(data: Path, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.processes
-async def test_the_command_decides_as_the_server_for_each_key(tmp_path: Path) -> None:
+async def test_the_command_decides_as_the_server_for_each_key(tmp_path: Path, app: StartApp) -> None:
     outcomes = tmp_path / "outcomes.jsonl"
     lines = [{"prompt": f"What is the capital of {land}?", "scores": {"1": 0.9, "4": 0.95}} for land in LANDS]
     outcomes.write_text("\n".join(map(json.dumps, lines)))
     data = tmp_path / "data"
-    settings = Settings(data_dir=str(data), drain_seconds=5, monitor=False)
-    async with running_gateway(settings, protocol="httptools") as aio:
-        orders: dict[str, dict[str, Any]] = {"ada": {}, "bob": {}, "dear": {"tiers": [3, 4]}, "floor": {"min_tier": 2}}
-        keys = {
-            name: (await aio.http.post("/admin/api/keys", json={"name": name, "terms": terms})).json()
-            for name, terms in orders.items()
-        }
-        before = await by_server(aio, keys["ada"]["key"])
-        imported = json.loads(
-            await said(data, "outcomes", "import", str(outcomes), "--key", keys["ada"]["key_id"], "--json")
-        )
-        active = aio.operations.active_labels
-        assert active is not None
-        await active.catch_up(0.0)
-        learned = await by_server(aio, keys["ada"]["key"])
-        assert learned["inputs"]["prediction"]["labels"][0] > 10, "the labels count"
-        assert learned["inputs"]["prediction"]["p_ok"][0] < before["inputs"]["prediction"]["p_ok"][0] - 0.2
+    aio = await app(protocol="httptools", data_dir=str(data))
+    orders: dict[str, dict[str, Any]] = {"ada": {}, "bob": {}, "dear": {"tiers": [3, 4]}, "floor": {"min_tier": 2}}
+    keys = {
+        name: (await aio.http.post("/admin/api/keys", json={"name": name, "terms": terms})).json()
+        for name, terms in orders.items()
+    }
+    before = await by_server(aio, keys["ada"]["key"])
+    imported = json.loads(
+        await said(data, "outcomes", "import", str(outcomes), "--key", keys["ada"]["key_id"], "--json")
+    )
+    active = aio.operations.active_labels
+    assert active is not None
+    await active.catch_up(0.0)
+    learned = await by_server(aio, keys["ada"]["key"])
+    assert learned["inputs"]["prediction"]["labels"][0] > 10, "the labels count"
+    assert learned["inputs"]["prediction"]["p_ok"][0] < before["inputs"]["prediction"]["p_ok"][0] - 0.2
 
-        for name, made in keys.items():
-            ours, theirs = await by_command(data, "--key", name), await by_server(aio, made["key"])
-            assert (ours["tier"], ours["inputs"]["prediction"]) == (theirs["tier"], theirs["inputs"]["prediction"]), (
-                name
-            )
-            assert ours["inputs"]["exclusions"] == theirs["inputs"]["exclusions"], name
+    for name, made in keys.items():
+        ours, theirs = await by_command(data, "--key", name), await by_server(aio, made["key"])
+        assert (ours["tier"], ours["inputs"]["prediction"]) == (theirs["tier"], theirs["inputs"]["prediction"]), name
+        assert ours["inputs"]["exclusions"] == theirs["inputs"]["exclusions"], name
 
-        # What the server shows is what an operator deletes, and the decision is the one from before.
-        [shown] = (await aio.http.get("/admin/api/outcomes/imports")).json()["rows"]
-        assert (shown["import_id"], shown["labels"]) == (imported["import"], len(LANDS))
-        gone = await aio.http.delete(f"/admin/api/outcomes/imports/{shown['import_id']}")
-        assert gone.json() == {"import_id": shown["import_id"], "labels": len(LANDS)}
-        again = await by_server(aio, keys["ada"]["key"])
-        assert again["inputs"]["prediction"] == before["inputs"]["prediction"]
-        assert (await by_command(data, "--key", "ada"))["inputs"]["prediction"] == before["inputs"]["prediction"]
-        assert (await aio.http.delete(f"/admin/api/outcomes/imports/{shown['import_id']}")).status_code == 404
+    # What the server shows is what an operator deletes, and the decision is the one from before.
+    [shown] = (await aio.http.get("/admin/api/outcomes/imports")).json()["rows"]
+    assert (shown["import_id"], shown["labels"]) == (imported["import"], len(LANDS))
+    gone = await aio.http.delete(f"/admin/api/outcomes/imports/{shown['import_id']}")
+    assert gone.json() == {"import_id": shown["import_id"], "labels": len(LANDS)}
+    again = await by_server(aio, keys["ada"]["key"])
+    assert again["inputs"]["prediction"] == before["inputs"]["prediction"]
+    assert (await by_command(data, "--key", "ada"))["inputs"]["prediction"] == before["inputs"]["prediction"]
+    assert (await aio.http.delete(f"/admin/api/outcomes/imports/{shown['import_id']}")).status_code == 404

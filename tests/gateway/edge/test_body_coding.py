@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.base.errors import ApiError
-from gateway.base.settings import Settings
 from gateway.edge.body_coding import CODINGS, PIECE_BYTES, DecodedBody
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
@@ -48,12 +47,10 @@ COMPRESS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def gateway(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """Accepts bodies of a few pieces."""
     folder = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=folder, monitor=False, drain_seconds=5, body_limit=LIMIT)
-    async with running_gateway(settings) as running:
-        yield running
+    return await module_app(data_dir=folder, body_limit=LIMIT)
 
 
 async def post(gateway: RunningGateway, path: str, coding: str, body: bytes) -> httpx.Response:

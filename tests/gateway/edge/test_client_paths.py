@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from gateway.edge.client_paths import ServedPath, served_path
 from gateway.tenancy import guard
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.edge.raw_http import exchanged, head
 from tests.gateway.walk import BOUNDED
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
@@ -26,12 +24,10 @@ KEY = make_key().key
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def bounded(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """A gateway with the HTTP protocol of production, and a key that it asks for."""
     folder: Path = tmp_path_factory.mktemp("data")
-    settings = Settings(data_dir=str(folder), monitor=False, drain_seconds=5, api_keys=f"tests={KEY}")
-    async with running_gateway(settings, protocol=BOUNDED) as running:
-        yield running
+    return await module_app(protocol=BOUNDED, data_dir=str(folder), api_keys=f"tests={KEY}")
 
 
 @pytest.mark.parametrize(

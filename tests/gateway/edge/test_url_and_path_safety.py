@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,8 @@ from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_channels import channels_of
 from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers import server_words
@@ -57,12 +57,10 @@ WRITTEN = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     folder = tmp_path_factory.mktemp("adapters")
     data = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=data, monitor=False, drain_seconds=5, adapter_dir=str(folder))
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
+    return await module_app(core=laptop_hash_core, scripted=False, data_dir=data, adapter_dir=str(folder))
 
 
 @pytest.mark.parametrize("address", WRITTEN)

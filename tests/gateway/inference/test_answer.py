@@ -8,15 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.errors import ApiError
-from gateway.base.inference_request import InferenceRequest
 from gateway.inference.answer import Answer
-from gateway.inference.router import RoutingService
 from gateway.inference.service import Service
 from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.chats import chat
-from tests.support.app import scripted_tiers
-from tests.support.scripted_classifier import ScriptedClassifier
+from tests.gateway.inference.scripted_service import ScriptedService
 from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
@@ -25,22 +22,9 @@ from tiers.tier import GenerationRequest
 CATALOG = load_catalog("laptop")
 
 
-class World:
-    """A service over scripted tiers that keeps every record."""
-
-    def __init__(self) -> None:
-        self.tiers = scripted_tiers()
-        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, ScriptedClassifier(), None)
-        self.records: list[Record] = []
-        self.service = Service(routing, [lambda answer, record: self.records.append(record)])
-
-    def ask(self, *, stream: bool = True, model: str = "auto", n: int = 1) -> InferenceRequest:
-        return chat(requested_model=model, stream=stream, n=n)
-
-
 @pytest.fixture
-def world() -> World:
-    return World()
+def scripted() -> ScriptedService:
+    return ScriptedService()
 
 
 async def consume(answer: Answer, deltas: int) -> None:
@@ -61,22 +45,22 @@ async def consume(answer: Answer, deltas: int) -> None:
 async def test_one_record_and_no_open_tier_whatever_happens(
     stream: bool, n: int, fail_at: int | None, second_fail_at: int | None, error: Exception, read: int
 ) -> None:
-    world = World()
-    first, second = world.tiers[0], world.tiers[1]
+    scripted = ScriptedService()
+    first, second = scripted.tiers[0], scripted.tiers[1]
     first.fail_at, first.error, second.fail_at = fail_at, error, second_fail_at
-    request = world.ask(stream=stream, n=n)
+    request = chat(stream=stream, n=n)
     with suppress(TierError, KeyError):
         if stream:
-            answer = await world.service.start(request)
+            answer = await scripted.service.start(request)
             try:
                 await consume(answer, read)
             finally:
                 await answer.aclose()
         else:
-            await world.service.complete(request)
-    assert world.service.in_flight == 0
-    (record,) = world.records
-    assert all(tier.ended.is_set() for tier in world.tiers if tier.requests)
+            await scripted.service.complete(request)
+    assert scripted.service.in_flight == 0
+    (record,) = scripted.records
+    assert all(tier.ended.is_set() for tier in scripted.tiers if tier.requests)
     assert record.cost_usd == pytest.approx(sum(attempt.cost_usd for attempt in record.attempts))
     assert [attempt.status for attempt in record.attempts[:-1]] == ["error"] * (len(record.attempts) - 1)
     assert record.attempts[-1].status == record.status
@@ -86,58 +70,58 @@ async def test_one_record_and_no_open_tier_whatever_happens(
         assert record.completion_tokens == 5 * n
 
 
-async def test_cancelling_the_reader_records_an_aborted_answer(world: World) -> None:
-    tier = world.tiers[0]
+async def test_cancelling_the_reader_records_an_aborted_answer(scripted: ScriptedService) -> None:
+    tier = scripted.tiers[0]
     tier.hold_at = 2
-    answer = await world.service.start(world.ask())
+    answer = await scripted.service.start(chat(stream=True))
     reading = asyncio.create_task(consume(answer, 99))
     await tier.holding.wait()
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await answer.aclose()
     await answer.aclose()
-    assert [record.status for record in world.records] == ["aborted"]
+    assert [record.status for record in scripted.records] == ["aborted"]
     assert tier.closed_early == 1
 
 
 async def test_what_a_tier_has_generated_is_billed_even_if_it_is_closed_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: ScriptedTier, request: GenerationRequest) -> int:
         raise TierUnavailableError("the tier is closed")
 
-    answer = await world.service.start(world.ask())
+    answer = await scripted.service.start(chat(stream=True))
     monkeypatch.setattr(ScriptedTier, "count_prompt_tokens", gone)
     await answer.aclose()
-    (record,) = world.records
+    (record,) = scripted.records
     assert (record.status, record.prompt_tokens, record.completion_tokens) == ("aborted", 6, 1)
 
 
-async def test_a_failing_sink_spoils_neither_the_answer_nor_the_other_sinks(world: World) -> None:
+async def test_a_failing_sink_spoils_neither_the_answer_nor_the_other_sinks(scripted: ScriptedService) -> None:
     def broken(answer: Answer, record: Record) -> None:
         raise OSError("disk full")
 
-    world.service = Service(world.service.routing, [broken, lambda answer, record: world.records.append(record)])
-    answer = await world.service.complete(world.ask(stream=False))
+    scripted.service = Service(scripted.routing, [broken, lambda answer, record: scripted.records.append(record)])
+    answer = await scripted.service.complete(chat())
     assert answer.choices[0].text == "Hello there, how are you?"
-    assert len(world.records) == 1
+    assert len(scripted.records) == 1
 
 
-async def test_a_draining_service_refuses_and_counts_what_is_left(world: World) -> None:
-    world.tiers[0].hold_at = 1
-    answer = await world.service.start(world.ask())
-    assert await world.service.drain(0) == 1
+async def test_a_draining_service_refuses_and_counts_what_is_left(scripted: ScriptedService) -> None:
+    scripted.tiers[0].hold_at = 1
+    answer = await scripted.service.start(chat(stream=True))
+    assert await scripted.service.drain(0) == 1
     with pytest.raises(ApiError) as caught:
-        await world.service.start(world.ask())
+        await scripted.service.start(chat(stream=True))
     assert caught.value.status == 503
     await answer.aclose()
-    assert await world.service.drain(0) == 0
+    assert await scripted.service.drain(0) == 0
 
 
-async def test_a_fall_over_asks_the_next_tier_with_its_own_defaults(world: World) -> None:
-    world.tiers[0].fail_at = 0
-    answer = await world.service.complete(world.ask(stream=False))
-    first, second = world.tiers[0].requests[0], world.tiers[1].requests[0]
+async def test_a_fall_over_asks_the_next_tier_with_its_own_defaults(scripted: ScriptedService) -> None:
+    scripted.tiers[0].fail_at = 0
+    answer = await scripted.service.complete(chat())
+    first, second = scripted.tiers[0].requests[0], scripted.tiers[1].requests[0]
     assert first.deadline is not None
     assert second.deadline is not None
     assert second.deadline - second.arrival == pytest.approx(CATALOG.tier(2).objective.ttft_ms / 1e3)

@@ -12,7 +12,7 @@ from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore,
 from gateway.inference.response_cache import running_cache
 from gateway.runtime.peers import WorkerIdentity
 from tests.gateway.inference.test_stores import Clock, kept, knobs
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
 
@@ -39,7 +39,7 @@ async def asked(gateway: RunningGateway, **changes: Any) -> tuple[str, str]:
     ],
 )
 async def test_a_question_repeated_after_a_restart_asks_no_model(
-    settings: dict[str, Any], again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: StartApp
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patterns").write_text("[0-9]+\n")
@@ -47,13 +47,13 @@ async def test_a_question_repeated_after_a_restart_asks_no_model(
     async with running_gateway(chosen) as gateway:
         assert (await asked(gateway))[0] == "miss"
         _, before = await asked(gateway)
-    async with running_gateway(chosen) as gateway:
-        result, after = await asked(gateway)
-        assert (result, len(gateway.tier(1).requests)) == (again, again == "miss")
-        assert after == before
-        assert (await asked(gateway, messages=[{"role": "user", "content": "Say goodbye."}]))[0] == "miss"
-        # What was read is not there to be read by another process.
-        assert left_in(tmp_path) == []
+    gateway = await app(chosen)
+    result, after = await asked(gateway)
+    assert (result, len(gateway.tier(1).requests)) == (again, again == "miss")
+    assert after == before
+    assert (await asked(gateway, messages=[{"role": "user", "content": "Say goodbye."}]))[0] == "miss"
+    # What was read is not there to be read by another process.
+    assert left_in(tmp_path) == []
 
 
 async def test_a_request_without_consent_is_not_kept_over_a_restart(tmp_path: Path) -> None:

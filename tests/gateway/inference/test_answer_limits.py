@@ -8,11 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from tests.polling import eventually
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer
+from tests.support.app import RunningGateway, gateway_of
+from tests.support.upstream import Call
 from tiers.prompt_bounds import TEMPLATE_TOKENS
 
 CHAT = "/v1/chat/completions"
@@ -63,11 +62,8 @@ def thinking() -> Thinking:
 
 @pytest_asyncio.fixture
 async def gateway(tmp_path: Path, thinking: Thinking) -> AsyncIterator[RunningGateway]:
-    async with LoopbackServer(thinking.answer) as server:
-        (tmp_path / "limits.toml").write_text(CATALOG.format(url=server.base_url))
-        settings = Settings(data_dir=str(tmp_path), catalog=str(tmp_path / "limits.toml"), monitor=False)
-        async with running_gateway(settings, scripted=False, protocol="httptools") as running:
-            yield running
+    async with gateway_of(tmp_path, CATALOG, thinking.answer, protocol="httptools") as running:
+        yield running
 
 
 async def key_with_budget(gateway: RunningGateway, name: str, usd: float) -> dict[str, str]:

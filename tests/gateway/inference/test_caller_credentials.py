@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import openai
 import pytest
 
-from gateway.base.settings import Settings
 from quality.records.record import Record
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chained_tiers import HELLO, broken, well
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.consent import ALL
 from tiers.errors import HEADER
@@ -90,11 +88,8 @@ class World:
 async def world(folder: Path, small: str = "", **fields: Any) -> AsyncIterator[World]:
     made_world = World()
     async with made_world.ours, made_world.theirs:
-        file = folder / "catalog.toml"
         urls = {"ours": made_world.ours.base_url, "theirs": made_world.theirs.base_url}
-        file.write_text(CATALOG.format(**urls, small=small))
-        settings = Settings(data_dir=str(folder / "data"), catalog=str(file), monitor=False, drain_seconds=5)
-        async with running_gateway(msgspec.structs.replace(settings, **fields), scripted=False) as gateway:
+        async with gateway_of(folder, CATALOG.format(**urls, small=small), **fields) as gateway:
             made_world.gateway = gateway
             made_world.choose(1)
             yield made_world

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.inference_request import KEYLESS
-from gateway.base.settings import Settings
 from gateway.inference import answer_limits
 from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.tenancy.admission import max_cost_usd
@@ -19,7 +18,7 @@ from quality.verification.sampling import refusal
 from tests.gateway.attacks.hostile_wires import HostileWire
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.known_text import known_text, rest
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 from tiers.dialects.chat_schemas import ChatRequest, Message
 from tiers.errors import HEADER
@@ -111,9 +110,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
             CATALOG.format(number=n, kind=kind, url=root, price=float(n), label="local = true" if n == 1 else "")
             for n, kind in enumerate(KINDS, 1)
         ]
-        (data / "catalog.toml").write_text('name = "wires"\n' + "".join([*entries, OWN.format(url=root)]))
-        settings = Settings(data_dir=str(data), catalog=str(data / "catalog.toml"), monitor=False, drain_seconds=5)
-        async with running_gateway(settings, scripted=False) as gateway:
+        async with gateway_of(data, 'name = "wires"\n' + "".join([*entries, OWN.format(url=root)])) as gateway:
             yield gateway
 
 

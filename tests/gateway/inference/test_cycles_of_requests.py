@@ -1,16 +1,15 @@
 """What a request was made of goes with its end, however it ends: cycles would hold its texts until a rare collection of
 garbage, and for ever where the collector looks no further at what lasts."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from tests.gateway.walk import BOUNDED
 from tests.left_by_cycles import left_by_cycles
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,11 +17,10 @@ REQUESTS = 5
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def module_gateway(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """One whose connections are those of a served process."""
     data = str(tmp_path_factory.mktemp("data"))
-    async with running_gateway(Settings(data_dir=data, monitor=False, drain_seconds=5), protocol=BOUNDED) as running:
-        yield running
+    return await module_app(protocol=BOUNDED, data_dir=data)
 
 
 async def ask(gateway: RunningGateway, path: str, number: int, headers: dict[str, str], *, stream: bool) -> None:

@@ -12,76 +12,47 @@ from hypothesis import strategies as st
 
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.registry.registry import ArtefactRegistry
-from gateway.inference.agreement import Agreements
 from gateway.inference.answer import Answer
 from gateway.inference.escalation import ActiveProbes
-from gateway.inference.router import RoutingService
-from gateway.inference.routing_knobs import RoutingKnobFile
-from gateway.inference.service import Service
-from quality.records.record import Record
 from tests.examples import examples
-from tests.gateway.chats import chat
 from tests.gateway.inference.known_probes import known_probes
-from tests.support.app import scripted_tiers
-from tests.support.scripted_classifier import ScriptedClassifier
+from tests.gateway.inference.scripted_service import CATALOG, ScriptedService
 from tiers.catalog.catalog import CatalogInUse
-from tiers.catalog.load import load_catalog
 from tiers.conversation import Turn
 from tiers.errors import TierError
 from tiers.tier import Delta, TierLoad
 
-CATALOG = load_catalog("laptop")
 UNSURE, SURE = -4.0, -0.1
 LONG = tuple(f" w{i}" for i in range(12))
 SECOND = "Hello there, how are you?"  # of tier 2
 
 
-class World:
-    """A service with probes of tier 1 over scripted tiers; tier 1 says twelve words, tier 2 its usual five."""
+class EscalatingService(ScriptedService):
+    """One with probes of tier 1, which says twelve words; tier 2 says its usual five."""
 
     def __init__(self, **knobs: object) -> None:
-        self.tiers = scripted_tiers()
+        super().__init__(probed=True, **knobs)
         self.tiers[0].words = LONG
-        self.classifier = ScriptedClassifier()
         self.classifier.p_ok = (0.999, 0.9, 0.9, 1.0)
-        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
-        self.knobs = RoutingKnobFile()
-        self.knobs.change(knobs)
-        self.agreements = Agreements(self.knobs, routing)
-        pays = self.agreements.second_sample_pays
-        self.probes = ActiveProbes(Path("none"), CatalogInUse(CATALOG), self.knobs, second_sample_pays=pays)
-        self.probes.use(known_probes(CATALOG))
-        self.records: list[Record] = []
-        self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
-
-    async def answer(self, *, stream: bool = True, **fields: Any) -> Answer:
-        request = chat(stream=stream, **fields)
-        return await (self.service.start(request) if stream else self.service.complete(request))
-
-    async def streamed(self, **fields: Any) -> str:
-        return "".join([delta.text async for delta in await self.answer(**fields)])
-
-    def attempts(self) -> list[tuple[int, str, str | None]]:
-        return [(attempt.tier, attempt.status, attempt.stage) for attempt in self.records[-1].attempts]
 
 
 async def test_streams_are_not_held_and_nothing_is_asked_of_the_tier_by_default() -> None:
-    world = World()
-    world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 1
-    answer = await world.answer()  # returns although the second word has not been drawn
-    assert not world.tiers[0].go.is_set()
-    world.tiers[0].go.set()
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness, scripted.tiers[0].hold_at = (UNSURE,), 1
+    answer = await scripted.answer()  # returns although the second word has not been drawn
+    assert not scripted.tiers[0].go.is_set()
+    scripted.tiers[0].go.set()
     assert "".join([delta.text async for delta in answer]) == "".join(LONG)
-    assert world.attempts() == [(1, "ok", None)]
-    assert world.tiers[0].requests[0].evidence is None
+    assert scripted.attempts() == [(1, "ok", None)]
+    assert scripted.tiers[0].requests[0].evidence is None
 
 
 async def test_an_unsure_opening_escalates_a_stream_that_may_wait_and_nothing_of_it_is_seen() -> None:
-    world = World(hold_tokens=8)
-    world.tiers[0].sureness = (UNSURE,)
-    assert await world.streamed() == SECOND
-    assert world.attempts() == [(1, "escalated", "opening"), (2, "ok", None)]
-    record = world.records[0]
+    scripted = EscalatingService(hold_tokens=8)
+    scripted.tiers[0].sureness = (UNSURE,)
+    assert await scripted.streamed() == SECOND
+    assert scripted.attempts() == [(1, "escalated", "opening"), (2, "ok", None)]
+    record = scripted.records[0]
     # 2 words of the caller and 4 of the template, and the 8 tokens held; then 6 and 5 at tier 2's prices.
     assert [attempt.cost_usd for attempt in record.attempts] == [0.00000375, 0.000013125]
     assert record.cost_usd == pytest.approx(0.000016875)
@@ -89,19 +60,19 @@ async def test_an_unsure_opening_escalates_a_stream_that_may_wait_and_nothing_of
 
 
 async def test_a_sure_stream_is_held_for_no_more_than_hold_tokens_and_delivered_whole() -> None:
-    world = World(hold_tokens=4)
-    world.tiers[0].hold_at = 4
-    answer = await world.answer()  # returns although the fifth word has not been drawn
-    assert not world.tiers[0].go.is_set()
-    world.tiers[0].go.set()
+    scripted = EscalatingService(hold_tokens=4)
+    scripted.tiers[0].hold_at = 4
+    answer = await scripted.answer()  # returns although the fifth word has not been drawn
+    assert not scripted.tiers[0].go.is_set()
+    scripted.tiers[0].go.set()
     assert "".join([delta.text async for delta in answer]) == "".join(LONG)
-    assert world.attempts() == [(1, "ok", "opening")]
+    assert scripted.attempts() == [(1, "ok", "opening")]
     assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828**-3.62), abs=1e-3)
 
 
 async def test_an_answer_that_is_held_counts_its_tokens_when_its_tier_gave_them() -> None:
-    world = World(hold_tokens=4)
-    answer = await world.answer()
+    scripted = EscalatingService(hold_tokens=4)
+    answer = await scripted.answer()
     await answer.whole()
     stamps = answer.stamps
     assert stamps.first_made is not None
@@ -112,93 +83,95 @@ async def test_an_answer_that_is_held_counts_its_tokens_when_its_tier_gave_them(
 
 
 async def test_a_stream_is_not_let_go_before_its_opening_is_judged() -> None:
-    world = World(hold_tokens=4)
-    world.tiers[0].hold_at = 3
-    opening = asyncio.create_task(world.answer())
-    await world.tiers[0].holding.wait()
+    scripted = EscalatingService(hold_tokens=4)
+    scripted.tiers[0].hold_at = 3
+    opening = asyncio.create_task(scripted.answer())
+    await scripted.tiers[0].holding.wait()
     await asyncio.sleep(0)
     assert not opening.done()
-    world.tiers[0].go.set()
+    scripted.tiers[0].go.set()
     await (await opening).aclose()
 
 
 async def test_a_whole_answer_is_judged_whole() -> None:
-    world = World()
-    world.tiers[0].sureness = (*[SURE] * 10, *[-12.0] * 2)  # a fifth of the tokens
-    answer = await world.answer(stream=False)
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (*[SURE] * 10, *[-12.0] * 2)  # a fifth of the tokens
+    answer = await scripted.answer(stream=False)
     assert answer.choices[0].text == SECOND
-    assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
+    assert scripted.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
     # The whole first answer is billed: 6 tokens in, 12 out.
-    assert world.records[0].attempts[0].cost_usd == 0.00000525
-    assert "judged by the whole answer: P(no worse) of this answer is 0.0" in str(world.records[0].attempts[0].reason)
+    assert scripted.records[0].attempts[0].cost_usd == 0.00000525
+    assert "judged by the whole answer: P(no worse) of this answer is 0.0" in str(
+        scripted.records[0].attempts[0].reason
+    )
     assert answer.escalated_from is not None
 
 
 async def test_no_hidden_state_is_asked_for() -> None:
-    world = World()
-    await (await world.answer(stream=False)).aclose()
-    evidence = world.tiers[0].requests[0].evidence
+    scripted = EscalatingService()
+    await (await scripted.answer(stream=False)).aclose()
+    evidence = scripted.tiers[0].requests[0].evidence
     assert evidence is not None
     assert (evidence.layer, evidence.tokens) == (None, True)
 
 
 async def test_a_tier_that_tells_no_evidence_is_asked_for_logprobs_which_the_caller_does_not_see() -> None:
-    world = World()
-    world.tiers[0].num_layers = 0
-    answer = await world.answer(stream=False)
-    request = world.tiers[0].requests[0]
+    scripted = EscalatingService()
+    scripted.tiers[0].num_layers = 0
+    answer = await scripted.answer(stream=False)
+    request = scripted.tiers[0].requests[0]
     assert (request.evidence, request.sampling.logprobs) == (None, 0)
     assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828 ** -(4 - 4 * 0.2231)), abs=1e-3)  # all of -0.25
     assert not answer.choices[0].logprobs
 
 
 async def test_an_answer_is_judged_by_its_text_where_the_tier_tells_no_uncertainty() -> None:
-    world = World()
-    world.tiers[0].words = ("I am sorry,", " as an AI model I cannot", " do that.")
-    answer = await world.answer(stream=False)
+    scripted = EscalatingService()
+    scripted.tiers[0].words = ("I am sorry,", " as an AI model I cannot", " do that.")
+    answer = await scripted.answer(stream=False)
     assert answer.choices[0].text == SECOND
-    assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
+    assert scripted.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
 
 
 async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_without_reported_tokens() -> None:
-    world = World(hold_tokens=8)
-    world.tiers[0].sureness = (UNSURE,)
-    world.tiers[0].tells_token_ids = False
-    await world.streamed()
-    assert world.attempts()[0] == (1, "escalated", "opening")
+    scripted = EscalatingService(hold_tokens=8)
+    scripted.tiers[0].sureness = (UNSURE,)
+    scripted.tiers[0].tells_token_ids = False
+    await scripted.streamed()
+    assert scripted.attempts()[0] == (1, "escalated", "opening")
     # 6 tokens of the prompt and 8 held.
-    assert world.records[0].attempts[0].cost_usd == 0.00000375
+    assert scripted.records[0].attempts[0].cost_usd == 0.00000375
 
 
 async def test_a_stream_that_ends_while_it_is_held_is_judged_whole() -> None:
-    world = World(hold_tokens=8)
-    world.tiers[0].words = ("a", "b")
-    world.tiers[0].sureness = (UNSURE,)
-    assert await world.streamed() == SECOND
-    assert world.attempts()[0] == (1, "escalated", "whole")
+    scripted = EscalatingService(hold_tokens=8)
+    scripted.tiers[0].words = ("a", "b")
+    scripted.tiers[0].sureness = (UNSURE,)
+    assert await scripted.streamed() == SECOND
+    assert scripted.attempts()[0] == (1, "escalated", "whole")
 
 
 async def test_knobs_change_while_serving() -> None:
-    world = World(judge_answers=False)
-    world.tiers[0].sureness = (UNSURE,)
-    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
-    assert world.tiers[0].requests[-1].evidence is None  # what is not looked at is not asked for
-    world.knobs.change({"judge_answers": True})
-    assert (await world.answer(stream=False)).choices[0].text == SECOND
+    scripted = EscalatingService(judge_answers=False)
+    scripted.tiers[0].sureness = (UNSURE,)
+    assert (await scripted.answer(stream=False)).choices[0].text == "".join(LONG)
+    assert scripted.tiers[0].requests[-1].evidence is None  # what is not looked at is not asked for
+    scripted.knobs.change({"judge_answers": True})
+    assert (await scripted.answer(stream=False)).choices[0].text == SECOND
 
 
 @pytest.mark.parametrize(
     "fields", [{"requested_model": "tier-1"}, {"n": 2}, {"max_cost_usd": 0.00009}, {"best_of": 2}, {"adapter": "sql"}]
 )
 async def test_requests_that_leave_no_choice_are_not_judged(fields: dict[str, object]) -> None:
-    world = World()
-    world.tiers[0].sureness = (UNSURE,)
-    await (await world.answer(stream=False, **fields)).aclose()
-    assert world.attempts() == [(1, "ok", None)]
-    assert world.tiers[0].requests[0].evidence is None
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (UNSURE,)
+    await (await scripted.answer(stream=False, **fields)).aclose()
+    assert scripted.attempts() == [(1, "ok", None)]
+    assert scripted.tiers[0].requests[0].evidence is None
 
 
-class CheckableWorld(World):
+class CheckableService(EscalatingService):
     """Tier 1 says with a P of 0.5 that there are 36 legs, and `second` when it is asked again."""
 
     def __init__(self, second: str, **knobs: object) -> None:
@@ -223,14 +196,14 @@ QUESTION = Turn.of("user", "How many legs do nine dogs have?")
 
 
 async def test_a_second_sample_that_agrees_keeps_a_checkable_answer_and_both_are_billed() -> None:
-    world = CheckableWorld("So it is 36 legs.")
-    answer = await world.asked()
+    scripted = CheckableService("So it is 36 legs.")
+    answer = await scripted.asked()
     assert answer.choices[0].text == "There are 36."
-    assert world.attempts() == [(1, "compared", None), (1, "ok", "agreement")]
-    assert not world.tiers[1].requests
-    second = world.tiers[0].requests[1]
+    assert scripted.attempts() == [(1, "compared", None), (1, "ok", "agreement")]
+    assert not scripted.tiers[1].requests
+    second = scripted.tiers[0].requests[1]
     assert (second.sampling.temperature, second.sampling.seed) == (0.8, None)
-    record = world.records[0]
+    record = scripted.records[0]
     # The prompt's 11 tokens and one of the answer, twice; usage is that of the answer that was given.
     assert record.attempts[0].cost_usd == record.attempts[1].cost_usd > 0
     assert record.cost_usd == pytest.approx(2 * record.attempts[1].cost_usd)
@@ -239,17 +212,17 @@ async def test_a_second_sample_that_agrees_keeps_a_checkable_answer_and_both_are
 
 
 async def test_a_second_sample_that_differs_escalates() -> None:
-    world = CheckableWorld("It is 32.")
-    answer = await world.asked()
+    scripted = CheckableService("It is 32.")
+    answer = await scripted.asked()
     assert answer.choices[0].text == SECOND
-    assert world.attempts() == [(1, "compared", None), (1, "escalated", "agreement"), (2, "ok", None)]
-    assert world.records[0].cost_usd == pytest.approx(sum(one.cost_usd for one in world.records[0].attempts))
+    assert scripted.attempts() == [(1, "compared", None), (1, "escalated", "agreement"), (2, "ok", None)]
+    assert scripted.records[0].cost_usd == pytest.approx(sum(one.cost_usd for one in scripted.records[0].attempts))
 
 
 async def test_a_second_sample_that_fails_leaves_the_first_verdict_and_the_fall_over() -> None:
-    world = CheckableWorld("It is 36.")
-    world.tiers[1].fail_at = 0
-    first = world.tiers[0]
+    scripted = CheckableService("It is 36.")
+    scripted.tiers[1].fail_at = 0
+    first = scripted.tiers[0]
     generate = first.generate
 
     def failing(request: Any) -> Any:
@@ -258,9 +231,9 @@ async def test_a_second_sample_that_fails_leaves_the_first_verdict_and_the_fall_
         return generate(request)
 
     first.generate = failing  # type: ignore[method-assign]
-    answer = await world.asked()
+    answer = await scripted.asked()
     assert answer.tier.number == 3
-    assert [attempt.status for attempt in world.records[0].attempts] == ["compared", "escalated", "error", "ok"]
+    assert [attempt.status for attempt in scripted.records[0].attempts] == ["compared", "escalated", "error", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -273,11 +246,11 @@ async def test_a_second_sample_that_fails_leaves_the_first_verdict_and_the_fall_
     ],
 )
 async def test_no_second_sample_is_drawn_where_it_does_not_pay(fields: dict[str, Any], sureness: float) -> None:
-    world = CheckableWorld("There are 36.")
-    world.tiers[0].sureness = (sureness,)
-    await world.asked(**fields)
-    assert [attempt[:2] for attempt in world.attempts()] == [(1, "escalated"), (2, "ok")]
-    assert len(world.tiers[0].requests) == 1
+    scripted = CheckableService("There are 36.")
+    scripted.tiers[0].sureness = (sureness,)
+    await scripted.asked(**fields)
+    assert [attempt[:2] for attempt in scripted.attempts()] == [(1, "escalated"), (2, "ok")]
+    assert len(scripted.tiers[0].requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -292,16 +265,16 @@ async def test_no_second_sample_is_drawn_where_it_does_not_pay(fields: dict[str,
 async def test_a_second_sample_is_drawn_only_where_verified_counts_of_the_kind_show_a_gain(
     compared: int, agreed: int, lost: int, drawn: bool
 ) -> None:
-    world = CheckableWorld("There are 36.")
-    world.agreements.table = AgreementTable()
-    world.verified(compared, agreed, lost)
-    await world.asked()
-    assert len(world.tiers[0].requests) == 1 + drawn
+    scripted = CheckableService("There are 36.")
+    scripted.agreements.table = AgreementTable()
+    scripted.verified(compared, agreed, lost)
+    await scripted.asked()
+    assert len(scripted.tiers[0].requests) == 1 + drawn
 
 
 async def test_a_caller_who_leaves_during_a_second_sample_is_billed_for_it() -> None:
-    world = CheckableWorld("There are 36.")
-    first = world.tiers[0]
+    scripted = CheckableService("There are 36.")
+    first = scripted.tiers[0]
     generate = first.generate
 
     def holding(request: Any) -> Any:
@@ -310,41 +283,41 @@ async def test_a_caller_who_leaves_during_a_second_sample_is_billed_for_it() -> 
         return generate(request)
 
     first.generate = holding  # type: ignore[method-assign]
-    asking = asyncio.create_task(world.asked())
+    asking = asyncio.create_task(scripted.asked())
     await first.holding.wait()
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
-    assert [attempt.status for attempt in world.records[0].attempts] == ["compared", "aborted"]
-    assert all(attempt.cost_usd > 0 for attempt in world.records[0].attempts)
+    assert [attempt.status for attempt in scripted.records[0].attempts] == ["compared", "aborted"]
+    assert all(attempt.cost_usd > 0 for attempt in scripted.records[0].attempts)
     assert first.ended.is_set()
-    assert world.service.in_flight == 0
+    assert scripted.service.in_flight == 0
 
 
 @pytest.mark.parametrize(("late", "answers"), [((2,), 3), ((2, 3), 4), ((2, 3, 4), 1)])
 async def test_a_deadline_that_no_tier_above_can_keep_keeps_the_answer(late: tuple[int, ...], answers: int) -> None:
-    world = World(hold_tokens=8)
-    world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 2
-    reading = asyncio.create_task(world.streamed(deadline_seconds=5.0))
-    await world.tiers[0].holding.wait()
+    scripted = EscalatingService(hold_tokens=8)
+    scripted.tiers[0].sureness, scripted.tiers[0].hold_at = (UNSURE,), 2
+    reading = asyncio.create_task(scripted.streamed(deadline_seconds=5.0))
+    await scripted.tiers[0].holding.wait()
     for number in late:
-        world.tiers[number - 1].health = TierLoad(predicted_wait_seconds=9.0)
-    world.tiers[0].go.set()
+        scripted.tiers[number - 1].health = TierLoad(predicted_wait_seconds=9.0)
+    scripted.tiers[0].go.set()
     assert await reading == ("".join(LONG) if answers == 1 else SECOND)
-    assert world.records[0].tier == answers
+    assert scripted.records[0].tier == answers
     if answers != 1:
         return
-    assert world.attempts() == [(1, "ok", "opening")]
-    assert "tier 2's queue takes 9000 ms, the deadline leaves" in str(world.records[0].attempts[0].reason)
+    assert scripted.attempts() == [(1, "ok", "opening")]
+    assert "tier 2's queue takes 9000 ms, the deadline leaves" in str(scripted.records[0].attempts[0].reason)
 
 
 async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> None:
-    world = World()
-    world.tiers[0].sureness = (UNSURE,)
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (UNSURE,)
     # Tier 2 alone is predicted at $0.00038, with tier 1's whole answer at $0.00045.
-    answer = await world.answer(stream=False, max_cost_usd=0.0004)
+    answer = await scripted.answer(stream=False, max_cost_usd=0.0004)
     assert answer.tier.number == 1
-    assert "above the maximum" in str(world.records[0].attempts[0].reason)
+    assert "above the maximum" in str(scripted.records[0].attempts[0].reason)
 
 
 @pytest.mark.parametrize(
@@ -359,48 +332,48 @@ async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> N
 async def test_the_tier_above_that_is_worth_most_takes_over_if_it_is_worth_more(
     p_ok: tuple[float, ...], target: float, answers: int
 ) -> None:
-    world = World()
-    world.tiers[0].sureness = (UNSURE,)  # 0.08
-    world.classifier.p_ok = p_ok
-    answer = await world.answer(stream=False, quality_target=target)
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (UNSURE,)  # 0.08
+    scripted.classifier.p_ok = p_ok
+    answer = await scripted.answer(stream=False, quality_target=target)
     assert answer.tier.number == answers
 
 
 async def test_the_second_answer_is_not_judged_again() -> None:
-    world = World()
-    world.tiers[0].sureness = (UNSURE,)
-    await world.answer(stream=False)
-    assert world.tiers[1].requests[0].evidence is None
-    assert not world.tiers[2].requests
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (UNSURE,)
+    await scripted.answer(stream=False)
+    assert scripted.tiers[1].requests[0].evidence is None
+    assert not scripted.tiers[2].requests
 
 
 async def test_a_tier_that_fails_after_an_escalation_is_still_replaced_once() -> None:
-    world = World()
-    world.tiers[0].sureness = (UNSURE,)
-    world.tiers[1].fail_at = 0
-    assert (await world.answer(stream=False)).choices[0].text == SECOND
-    assert world.attempts() == [(1, "escalated", "whole"), (2, "error", None), (3, "ok", None)]
+    scripted = EscalatingService()
+    scripted.tiers[0].sureness = (UNSURE,)
+    scripted.tiers[1].fail_at = 0
+    assert (await scripted.answer(stream=False)).choices[0].text == SECOND
+    assert scripted.attempts() == [(1, "escalated", "whole"), (2, "error", None), (3, "ok", None)]
 
 
 async def test_a_caller_who_leaves_while_the_stream_is_held_frees_the_work_and_is_billed_for_it() -> None:
-    world = World(hold_tokens=8)
-    world.tiers[0].hold_at = 3
-    opening = asyncio.create_task(world.answer())
-    await world.tiers[0].holding.wait()
+    scripted = EscalatingService(hold_tokens=8)
+    scripted.tiers[0].hold_at = 3
+    opening = asyncio.create_task(scripted.answer())
+    await scripted.tiers[0].holding.wait()
     opening.cancel()
     with suppress(asyncio.CancelledError):
         await opening
-    assert world.tiers[0].closed_early == 1
-    assert [attempt.status for attempt in world.records[0].attempts] == ["aborted"]
-    assert world.records[0].completion_tokens == 3
-    assert world.service.in_flight == 0
+    assert scripted.tiers[0].closed_early == 1
+    assert [attempt.status for attempt in scripted.records[0].attempts] == ["aborted"]
+    assert scripted.records[0].completion_tokens == 3
+    assert scripted.service.in_flight == 0
 
 
 async def test_models_fitted_on_another_tier_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    world.probes.use(known_probes(CATALOG, fingerprint="another"))
-    world.tiers[0].sureness = (UNSURE,)
-    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
+    scripted = EscalatingService()
+    scripted.probes.use(known_probes(CATALOG, fingerprint="another"))
+    scripted.tiers[0].sureness = (UNSURE,)
+    assert (await scripted.answer(stream=False)).choices[0].text == "".join(LONG)
     assert "is not what answers there now" in caplog.text
 
 
@@ -410,13 +383,13 @@ async def test_an_artefact_of_an_earlier_version_is_skipped_with_one_line_that_s
     (tmp_path / "probes-old").mkdir()
     (tmp_path / "probes-old" / "manifest.json").write_text('{"schema_version": 1, "version": "probes-old"}')
     ArtefactRegistry(tmp_path).promote("probes-old")
-    world = World()
-    world.service.probes = probes = ActiveProbes(tmp_path, CatalogInUse(CATALOG), world.knobs)
+    scripted = EscalatingService()
+    scripted.service.probes = probes = ActiveProbes(tmp_path, CatalogInUse(CATALOG), scripted.knobs)
     probes.load()
     (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     assert "Run `aio classifier collect` into a new folder and `aio classifier probes`" in line
-    world.tiers[0].sureness = (UNSURE,)
-    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
+    scripted.tiers[0].sureness = (UNSURE,)
+    assert (await scripted.answer(stream=False)).choices[0].text == "".join(LONG)
 
 
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -436,24 +409,24 @@ async def test_what_is_heard_is_one_tiers_answer_from_its_beginning_and_in_order
     fail_at: int | None,
     read: int,
 ) -> None:
-    world = World(hold_tokens=hold)
-    first = world.tiers[0]
+    scripted = EscalatingService(hold_tokens=hold)
+    first = scripted.tiers[0]
     first.words, first.sureness, first.fail_at = tuple(words), tuple(sureness), fail_at
     heard: list[Delta] = []
     answer: Answer | None = None
     with suppress(TierError):
-        answer = await world.answer(stream=stream)
+        answer = await scripted.answer(stream=stream)
         while stream and len(heard) < read and (delta := await anext(answer, None)) is not None:
             heard.append(delta)
     if answer is not None:
         await answer.aclose()
-    assert world.service.in_flight == 0
-    (record,) = world.records
+    assert scripted.service.in_flight == 0
+    (record,) = scripted.records
     text = "".join(delta.text for delta in heard) if stream else (record.answer or "")
     own = "".join(words) if record.tier == 1 else SECOND
     assert own.startswith(text)
     if record.status == "ok":
         assert text == own or (stream and len(heard) == read)
-    assert all(tier.ended.is_set() for tier in world.tiers if tier.requests)
+    assert all(tier.ended.is_set() for tier in scripted.tiers if tier.requests)
     assert [a.status for a in record.attempts].count("escalated") <= 1
     assert record.cost_usd == pytest.approx(sum(attempt.cost_usd for attempt in record.attempts))

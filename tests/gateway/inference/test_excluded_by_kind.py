@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
-from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer
+from tests.support.app import RunningGateway, gateway_of
+from tests.support.upstream import Call
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 
 CATALOG = """
@@ -59,11 +58,8 @@ async def answer(call: Call) -> None:
 async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
     for key in ("ANTHROPIC_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"):
         monkeypatch.setenv(key, "sk-test")
-    async with LoopbackServer(answer) as server:
-        (tmp_path / "kinds.toml").write_text(CATALOG.format(url=server.base_url))
-        settings = Settings(data_dir=str(tmp_path), catalog=str(tmp_path / "kinds.toml"), monitor=False)
-        async with running_gateway(settings, scripted=False, protocol="httptools") as running:
-            yield running
+    async with gateway_of(tmp_path, CATALOG, answer, protocol="httptools") as running:
+        yield running
 
 
 # The path, the fields, the least tier that can serve them, and the parameter that a refusal of Claude names.

@@ -12,9 +12,9 @@ from classifier.policy.decide import decide
 from quality.records.record import Record
 from tests.gateway.chained_tiers import (
     BACKUP,
-    HELLO,
     SECOND,
     Handler,
+    ask,
     break_after_a_word,
     break_before_a_word,
     broken,
@@ -27,11 +27,6 @@ from tests.gateway.inference.api.test_disconnects import only_record
 from tests.support.administrator import ADMIN_HEADERS, bearer
 from tests.support.app import RunningGateway
 from tests.support.upstream import Call
-
-
-async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
-    body = {"model": "auto", "messages": HELLO, "temperature": 0.5, **fields}
-    return await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
 
 
 async def record_of(gateway: RunningGateway, answer: httpx.Response) -> Record:

@@ -10,11 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer
+from tests.support.app import RunningGateway, gateway_of
+from tests.support.upstream import Call
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 # Micro-dollars per output token of the two tiers.
@@ -85,13 +84,10 @@ def server() -> Server:
 
 @pytest_asyncio.fixture
 async def gateway(tmp_path: Path, server: Server) -> AsyncIterator[RunningGateway]:
-    async with LoopbackServer(server.answer) as loopback:
-        (tmp_path / "limits.toml").write_text(CATALOG.format(url=loopback.base_url))
-        settings = Settings(data_dir=str(tmp_path), catalog=str(tmp_path / "limits.toml"), monitor=False)
-        async with running_gateway(settings, scripted=False) as running:
-            # Of requests for auto the dear tier is to answer all.
-            running.classifier.p_ok = (0.1, 1.0)
-            yield running
+    async with gateway_of(tmp_path, CATALOG, server.answer) as running:
+        # Of requests for auto the dear tier is to answer all.
+        running.classifier.p_ok = (0.1, 1.0)
+        yield running
 
 
 class Asker:

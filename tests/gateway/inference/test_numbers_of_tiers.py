@@ -17,7 +17,7 @@ from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.operations.dashboard.real_traffic import WATCHED
 from tests.polling import until
 from tests.support.administrator import ADMIN_KEY
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess, served
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
@@ -61,45 +61,45 @@ def tiers_in(html: str, table: str) -> set[int]:
 
 @pytest.mark.parametrize("tiers", [2, 3, 6])
 def test_a_catalogue_of_any_number_of_tiers_is_routed_recorded_verified_and_shown(
-    tmp_path: Path, upstream: Upstream, tiers: int
+    tmp_path: Path, upstream: Upstream, tiers: int, served: Serve
 ) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url, tiers)
     everyone = set(range(1, tiers + 1))
     # Six tiers' strongest costs 100,000 times the first: verification is drawn at any price.
     unbounded = WATCHED | {"AIO_VERIFICATION_BUDGET": "1e9", "AIO_VERIFICATION_MOST_USD": "1e9"}
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=unbounded) as gateway:
-        answer = ask(gateway)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["x-aio-classifier"] != "heuristic"
-        assert ask(gateway, **{"x-aio-min-tier": str(tiers)}).headers["x-aio-tier"] == str(tiers)
-        assert ask(gateway, **{"x-aio-min-tier": str(tiers + 1)}).status_code == 400
-        assert ask(gateway, f"tier-{tiers}").headers["x-aio-tier"] == str(tiers)
-        assert ask(gateway, f"tier-{tiers + 1}").status_code == 404
+    gateway = served("--catalog", str(catalog), environment=unbounded)
+    answer = ask(gateway)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aio-classifier"] != "heuristic"
+    assert ask(gateway, **{"x-aio-min-tier": str(tiers)}).headers["x-aio-tier"] == str(tiers)
+    assert ask(gateway, **{"x-aio-min-tier": str(tiers + 1)}).status_code == 400
+    assert ask(gateway, f"tier-{tiers}").headers["x-aio-tier"] == str(tiers)
+    assert ask(gateway, f"tier-{tiers + 1}").status_code == 404
 
-        identity = answer.headers["x-request-id"]
-        until(lambda: gateway.admin.get(f"/v1/requests/{identity}").status_code == 200)
-        inputs = gateway.admin.get(f"/v1/requests/{identity}").json()["decision"]["inputs"]
-        assert inputs["prediction"]["kind"] == "prior"
-        assert len(inputs["prediction"]["p_ok"]) == len(inputs["costs"]) == tiers
+    identity = answer.headers["x-request-id"]
+    until(lambda: gateway.admin.get(f"/v1/requests/{identity}").status_code == 200)
+    inputs = gateway.admin.get(f"/v1/requests/{identity}").json()["decision"]["inputs"]
+    assert inputs["prediction"]["kind"] == "prior"
+    assert len(inputs["prediction"]["p_ok"]) == len(inputs["costs"]) == tiers
 
-        # The monitor starts after the first answers.
-        until(lambda: gateway.admin.get("/admin/api/estimates").status_code == 200)
-        estimates: dict[str, Any] = {}
+    # The monitor starts after the first answers.
+    until(lambda: gateway.admin.get("/admin/api/estimates").status_code == 200)
+    estimates: dict[str, Any] = {}
 
-        def is_verified() -> bool:
-            # Which answers are verified is drawn.
-            assert ask(gateway, "tier-1").status_code == 200
-            estimates.update(gateway.admin.get("/admin/api/estimates").json())
-            return bool(estimates["acceptance"])
+    def is_verified() -> bool:
+        # Which answers are verified is drawn.
+        assert ask(gateway, "tier-1").status_code == 200
+        estimates.update(gateway.admin.get("/admin/api/estimates").json())
+        return bool(estimates["acceptance"])
 
-        until(is_verified)
-        assert {rate["tier"] for rate in estimates["upgrade_rates"]} == {None, *everyone} - {tiers}
+    until(is_verified)
+    assert {rate["tier"] for rate in estimates["upgrade_rates"]} == {None, *everyone} - {tiers}
 
-        shown = pages(gateway, identity)
-        assert tiers_in(shown[""].text, "Tiers") == everyone
-        assert tiers_in(shown["/routing"].text, "How good the tiers are") == everyone
-        assert tiers_in(shown["/routing"].text, "Kinds of prompts") == everyone - {tiers}
-        assert tiers_in(shown[f"/requests/{identity}"].text, "Chances of the tiers") == everyone
+    shown = pages(gateway, identity)
+    assert tiers_in(shown[""].text, "Tiers") == everyone
+    assert tiers_in(shown["/routing"].text, "How good the tiers are") == everyone
+    assert tiers_in(shown["/routing"].text, "Kinds of prompts") == everyone - {tiers}
+    assert tiers_in(shown[f"/requests/{identity}"].text, "Chances of the tiers") == everyone
 
 
 def store_probe(data: Path, request_id: str, tiers: int) -> None:
@@ -147,25 +147,27 @@ def test_what_a_catalogue_of_four_tiers_stored_is_shown_by_one_of_two(tmp_path: 
         )
 
 
-def test_a_catalogue_of_names_and_urls_serves_and_marks_its_estimated_costs(tmp_path: Path, upstream: Upstream) -> None:
+def test_a_catalogue_of_names_and_urls_serves_and_marks_its_estimated_costs(
+    tmp_path: Path, upstream: Upstream, served: Serve
+) -> None:
     entries = "".join(
         f'[[tiers]]\nname = "{name}"\nurl = "{upstream.base_url}"\n' for name in ("large-70b", "small-3b")
     )
     (tmp_path / "short.toml").write_text(entries)
     short = str(tmp_path / "short.toml")
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", short) as gateway:
-        answer = ask(gateway, "tier-1")
-        assert answer.status_code == 200, answer.text
-        assert (answer.json()["x_aio"]["model"], answer.json()["x_aio"]["cost_estimated"]) == ("small-3b", True)
-        assert answer.headers["x-aio-cost-estimated"] == "true"
-        assert float(answer.headers["x-aio-cost-usd"]) > 0
-        cards = gateway.admin.get("/v1/models").json()["data"]
-        tiers = next(card for card in cards if card["id"] == "auto")["x_aio"]
-        shown = [(tier["tier"], tier["model"], tier["price_estimated"], tier["tier_class"]) for tier in tiers]
-        assert shown == [(1, "small-3b", "size", None), (2, "large-70b", "size", None)]
-        dry = gateway.admin.post("/v1/route", json={"prompt": PROMPT}).json()
-        assert dry["costs_estimated"] == [1, 2]
-        identity = answer.headers["x-request-id"]
-        until(lambda: gateway.admin.get(f"/v1/requests/{identity}").status_code == 200)
-        html = pages(gateway, identity)
-        assert all("estimated" in html[page].text for page in ("", "/routing", f"/requests/{identity}"))
+    gateway = served("--catalog", short)
+    answer = ask(gateway, "tier-1")
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["x_aio"]["model"], answer.json()["x_aio"]["cost_estimated"]) == ("small-3b", True)
+    assert answer.headers["x-aio-cost-estimated"] == "true"
+    assert float(answer.headers["x-aio-cost-usd"]) > 0
+    cards = gateway.admin.get("/v1/models").json()["data"]
+    tiers = next(card for card in cards if card["id"] == "auto")["x_aio"]
+    shown = [(tier["tier"], tier["model"], tier["price_estimated"], tier["tier_class"]) for tier in tiers]
+    assert shown == [(1, "small-3b", "size", None), (2, "large-70b", "size", None)]
+    dry = gateway.admin.post("/v1/route", json={"prompt": PROMPT}).json()
+    assert dry["costs_estimated"] == [1, 2]
+    identity = answer.headers["x-request-id"]
+    until(lambda: gateway.admin.get(f"/v1/requests/{identity}").status_code == 200)
+    html = pages(gateway, identity)
+    assert all("estimated" in html[page].text for page in ("", "/routing", f"/requests/{identity}"))

@@ -15,7 +15,8 @@ from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import make_key
 from inference_core.protocol import SamplingParams
 from tests.polling import eventually
-from tests.support.app import laptop_hash_core, running_gateway
+from tests.support.app import running_gateway
+from tests.support.core import laptop_hash_core
 from tests.tiers.tier_world import chat, collect, tier_spec
 from tiers.catalog.tier_spec import Capabilities, RemoteSpec, TierSpec
 from tiers.conversation import Turn

@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from migrations.tables.requests import session_steps
 from quality.estimates.session_work import finished_work
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,12 +28,11 @@ NEXT = {"role": "user", "content": "And now the writer."}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def keyed(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     data = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=data, monitor=False, drain_seconds=5, api_keys=f"ada={ADA},bob={BOB}")
-    async with running_gateway(settings) as gateway:
-        gateway.classifier.p_ok = [0.99, 0.99, 0.99, 1.0]
-        yield gateway
+    gateway = await module_app(data_dir=data, api_keys=f"ada={ADA},bob={BOB}")
+    gateway.classifier.p_ok = [0.99, 0.99, 0.99, 1.0]
+    return gateway
 
 
 async def ask(gateway: RunningGateway, session: str, *messages: dict[str, Any]) -> tuple[int, str]:

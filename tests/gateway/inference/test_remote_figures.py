@@ -17,7 +17,7 @@ from gateway.telemetry.alert_rules import RULES, alert_figures
 from gateway.telemetry.alerts import keep_looking
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
+from tests.support.upstream import Call, LoopbackServer, remote_catalog
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Tier
 
@@ -30,12 +30,11 @@ async def serving(
     settings: Settings, folder: Path, *servers: LoopbackServer, kind: str = "vllm"
 ) -> AsyncIterator[RunningGateway]:
     """A gateway whose tier 1 is the first of `servers`, and all others the last."""
-    path = write_remote_catalog(folder / "catalog.toml", servers[-1].base_url)
-    text = path.read_text().replace('model = "upstream"', f'model = "upstream"\nkind = "{kind}"')
-    path.write_text(text.replace(servers[-1].base_url, servers[0].base_url, 1))
-    async with running_gateway(
-        msgspec.structs.replace(settings, catalog=str(path), data_dir=str(folder / "data")), scripted=False
-    ) as gateway:
+    text = remote_catalog(servers[-1].base_url).replace('model = "upstream"', f'model = "upstream"\nkind = "{kind}"')
+    file = folder / "catalog.toml"
+    file.write_text(text.replace(servers[-1].base_url, servers[0].base_url, 1))
+    own = msgspec.structs.replace(settings, catalog=str(file), data_dir=str(folder / "data"))
+    async with running_gateway(own, scripted=False) as gateway:
         yield gateway
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +21,8 @@ from inference_core.transport.tcp import CoreAddress
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.inference.test_continued_streams import most_of
 from tests.polling import eventually
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
+from tests.support.core import laptop_hash_core
 from tests.support.served import UNCACHED
 from tiers.conversation import Turn
 from tiers.tier import GenerationRequest
@@ -37,10 +38,9 @@ class Losses:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def running(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=mortal_core(settings), scripted=False) as gateway:
-        yield gateway
+    return await module_app(settings, core=mortal_core(settings), scripted=False)
 
 
 def mortal_core(settings: Settings) -> ThreadCoreClient:

@@ -17,7 +17,7 @@ from gateway.base.inference_request import Caller, InferenceRequest
 from gateway.inference.routing_rules import Matched, RoutingRules, script_of
 from gateway.planning.backtests.backtest import dry_request
 from tests.examples import examples
-from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, broken, chained_tiers
+from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, ask, broken, chained_tiers
 from tests.support.app import RunningGateway
 from tiers.catalog.catalog import Catalog, RuleSpec, RuleWhen
 from tiers.catalog.load import parse_catalog
@@ -342,11 +342,6 @@ async def route(gateway: RunningGateway, headers: dict[str, str] | None = None, 
     answer = await gateway.http.post("/v1/route", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **fields: Any) -> Any:
-    body = {"model": "auto", "messages": HELLO, "temperature": 0.5, **fields}
-    return await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
 
 
 async def test_rules_decide_behind_a_gateway_and_the_reason_names_them(tmp_path: Path) -> None:

@@ -9,18 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.inference_request import InferenceRequest
-from gateway.base.knobs import KnobFile
-from gateway.inference.answer_stores import AnswerStore, CacheKnobs, MemoryStore
-from gateway.inference.response_cache import ResponseCache
-from gateway.inference.router import RoutingService
-from gateway.inference.service import Service
+from gateway.inference.answer_stores import AnswerStore
 from gateway.inference.shared_generation import KeptAnswer, Replay, SharedGeneration, SharedGenerationReader
 from inference_core.protocol import SamplingParams
-from quality.records.record import Record
 from tests.examples import examples
 from tests.gateway.chats import chat
+from tests.gateway.inference.scripted_service import ScriptedService
 from tests.support.app import scripted_tiers
-from tests.support.scripted_classifier import ScriptedClassifier
 from tests.support.scripted_tier import WORDS
 from tiers.catalog.consent import Consent
 from tiers.catalog.load import load_catalog
@@ -47,17 +42,8 @@ class Caller(msgspec.Struct, frozen=True):
 CALLERS = st.builds(Caller, st.integers(0, TURNS), st.none() | st.integers(0, TURNS), st.booleans())
 
 
-class World:
-    """A service with a cache over scripted tiers."""
-
-    def __init__(self) -> None:
-        self.tiers = scripted_tiers()
-        routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, ScriptedClassifier(), None)
-        knobs = KnobFile(CacheKnobs, "cache")
-        self.cache = ResponseCache(knobs, MemoryStore(knobs), routing)
-        self.records: list[Record] = []
-        sinks = [lambda answer, record: self.records.append(record)]
-        self.service = Service(routing, sinks, cache=self.cache)
+class SharingService(ScriptedService):
+    """One whose callers may share a generation."""
 
     def request(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> InferenceRequest:
         return chat(
@@ -79,11 +65,11 @@ class World:
             await answer.aclose()
 
 
-async def called(world: World, number: int, caller: Caller, *, stream: bool, keep: bool) -> str | None:
+async def called(scripted: SharingService, number: int, caller: Caller, *, stream: bool, keep: bool) -> str | None:
     """What `caller` received; None if it left before the end, "error" if it failed."""
     for _ in range(caller.comes):
         await asyncio.sleep(0)
-    asked = asyncio.create_task(world.said(number, stream=stream, keep=keep))
+    asked = asyncio.create_task(scripted.said(number, stream=stream, keep=keep))
     for _ in range(TURNS * 9 if caller.stays is None else caller.stays):
         await asyncio.sleep(0)
     # Waiting callers were answered long ago: a reader that missed the wake-up fails here, not by a timeout.
@@ -114,21 +100,21 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
 async def test_no_reader_misses_a_word_and_every_generation_is_billed_once(
     callers: list[Caller], stream: bool, keep: bool, fail_at: int | None
 ) -> None:
-    world = World()
-    tier = world.tiers[0]
+    scripted = SharingService(cached=True)
+    tier = scripted.tiers[0]
     tier.fail_at = fail_at
     received = await asyncio.gather(
-        *(called(world, number, caller, stream=stream, keep=keep) for number, caller in enumerate(callers))
+        *(called(scripted, number, caller, stream=stream, keep=keep) for number, caller in enumerate(callers))
     )
 
     assert set(received) <= {None, ANSWER if fail_at is None else "error"}
-    assert world.service.in_flight == 0
-    assert not world.cache._shared
+    assert scripted.service.in_flight == 0
+    assert not scripted.cache._shared
     asked = {f"chatcmpl-{number}" for number in range(len(callers))}
-    assert len(world.records) == len({record.request_id for record in world.records} & asked)
-    billed = [one for record in world.records if record.cache == "miss" for one in record.attempts]
+    assert len(scripted.records) == len({record.request_id for record in scripted.records} & asked)
+    billed = [one for record in scripted.records if record.cache == "miss" for one in record.attempts]
     assert len([one for one in billed if one.cost_usd > 0]) == len(tier.requests)
-    assert not any(one.cost_usd for record in world.records if record.cache != "miss" for one in record.attempts)
+    assert not any(one.cost_usd for record in scripted.records if record.cache != "miss" for one in record.attempts)
     if tier.requests:
         assert tier.ended.is_set()
 
@@ -152,22 +138,22 @@ class Shelf(AnswerStore):
 async def test_an_answer_is_kept_that_just_fits_and_a_store_that_fails_is_asked_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    world.cache.store = shelf = Shelf()
+    scripted = SharingService(cached=True)
+    scripted.cache.store = shelf = Shelf()
     shelf.error = RuntimeError("no")
     for number in range(2):
-        assert await world.said(number, stream=False, keep=True) == ANSWER
-        await world.service.idle()
+        assert await scripted.said(number, stream=False, keep=True) == ANSWER
+        await scripted.service.idle()
     assert "an answer is not kept: RuntimeError" in caplog.text
     shelf.error = None
-    await world.said(2, stream=False, keep=True)
-    await world.service.idle()
+    await scripted.said(2, stream=False, keep=True)
+    await scripted.service.idle()
     (value,) = shelf.kept.values()
     for number, (most, kept) in enumerate(((len(value) - 1, 0), (len(value), 1)), start=3):
         shelf.kept.clear()
-        world.cache.knobs.change({"max_bytes": most})
-        await world.said(number, stream=False, keep=True)
-        await world.service.idle()
+        scripted.cache.knobs.change({"max_bytes": most})
+        await scripted.said(number, stream=False, keep=True)
+        await scripted.service.idle()
         assert len(shelf.kept) == kept
 
 
@@ -199,10 +185,10 @@ async def test_a_replay_lets_others_work_after_64_deltas(pieces: int, turns: int
 
 
 async def test_each_delta_reaches_a_reader_that_waits_and_leaving_takes_until_the_tier_is_free() -> None:
-    world = World()
-    tier = world.tiers[0]
+    scripted = SharingService(cached=True)
+    tier = scripted.tiers[0]
     tier.hold_at, tier.slow_close = 1, asyncio.Event()
-    answer = await world.service.start(world.request(1, stream=True, keep=True))
+    answer = await scripted.service.start(scripted.request(1, stream=True, keep=True))
     reading = aiter(answer)
     first = asyncio.create_task(anext(reading))
     await tier.holding.wait()
@@ -256,19 +242,19 @@ async def test_a_reader_has_its_own_decision_unless_another_route_took_its_place
 
 
 async def test_a_tier_that_takes_over_is_read_from_its_first_word() -> None:
-    world = World()
-    world.tiers[0].fail_at = 2
-    asked = [asyncio.create_task(world.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
+    scripted = SharingService(cached=True)
+    scripted.tiers[0].fail_at = 2
+    asked = [asyncio.create_task(scripted.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
     assert await asyncio.gather(*asked) == [ANSWER] * 2
-    assert [len(tier.requests) for tier in world.tiers] == [1, 1, 0, 0]
+    assert [len(tier.requests) for tier in scripted.tiers] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("words", "requests"), [(0, 2), (1, 1)])
 async def test_a_stream_begins_again_only_before_its_first_word(words: int, requests: int) -> None:
-    world = World()
-    tier = world.tiers[0]
+    scripted = SharingService(cached=True)
+    tier = scripted.tiers[0]
     tier.hold_at = tier.fail_at = words
-    asked = [asyncio.create_task(world.said(number, stream=True, keep=False)) for number in range(2)]
+    asked = [asyncio.create_task(scripted.said(number, stream=True, keep=False)) for number in range(2)]
     await tier.holding.wait()
     for _ in range(TURNS):
         await asyncio.sleep(0)

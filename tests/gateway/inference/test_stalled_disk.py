@@ -1,26 +1,24 @@
 """A disk that does not answer: answers go on, what is not durable is said, and what finds no room is refused."""
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.base.settings import Settings
 from quality.ledger.ledger import Ledger
 from tests.polling import eventually
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 BODY = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello there"}]}
 
 
 @pytest_asyncio.fixture
-async def gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(settings) as running:
-        yield running
+async def gateway(app: StartApp) -> RunningGateway:
+    return await app()
 
 
 @pytest.fixture
@@ -99,4 +97,4 @@ async def test_beyond_the_bound_new_requests_are_refused_and_answers_under_way_e
     await eventually(lambda: not ledger.is_full())
     assert (await chat(gateway)).status_code == 200
     for answer in (*before, under_way):
-        assert await ledger.find(answer.headers["x-aio-decision-id"]) is not None
+        assert await eventually(lambda: ledger.find(answer.headers["x-aio-decision-id"]))  # noqa: B023

@@ -23,7 +23,7 @@ from quality.quality_loop import QualityLoop
 from quality.verification.sampling import Purpose
 from tests.gateway.inference.test_compared_tiers import asking, serving_alone
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.catalog.consent import Consent
 from tiers.conversation import Turn
 
@@ -90,16 +90,16 @@ def shipped(tmp_path: Path) -> Settings:
     return Settings(data_dir=str(tmp_path), drain_seconds=5)
 
 
-async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped: Settings) -> None:
-    async with running_gateway(shipped) as gateway:
-        await unpaced(gateway)
-        script(gateway, "A", "The answer is A.", "A", "A")
-        assert await is_compared(gateway, most=600)
-        answer = await ask(gateway)
-        assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
-        rows = await stored(gateway)
-        assert len(rows) >= 2
-        assert {(row["compared"]["agreed"], row["compared"]["lost"]) for row in rows} == {(True, False)}
+async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped: Settings, app: StartApp) -> None:
+    gateway = await app(shipped)
+    await unpaced(gateway)
+    script(gateway, "A", "The answer is A.", "A", "A")
+    assert await is_compared(gateway, most=600)
+    answer = await ask(gateway)
+    assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
+    rows = await stored(gateway)
+    assert len(rows) >= 2
+    assert {(row["compared"]["agreed"], row["compared"]["lost"]) for row in rows} == {(True, False)}
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped
     ],
 )
 async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought(
-    shipped: Settings, answers: tuple[str, ...]
+    shipped: Settings, answers: tuple[str, ...], app: StartApp
 ) -> None:
-    async with running_gateway(shipped) as gateway:
-        await eventually(lambda: monitor_of(gateway))
-        await unpaced(gateway)
-        script(gateway, *answers)
-        assert not await is_compared(gateway, most=60)
-        rows = await stored(gateway)
-        # Those of probes cost nothing more; which others are verified is drawn.
-        assert 0 < len(rows) <= PROBES_IN_IDLE_TIME + 20
+    gateway = await app(shipped)
+    await eventually(lambda: monitor_of(gateway))
+    await unpaced(gateway)
+    script(gateway, *answers)
+    assert not await is_compared(gateway, most=60)
+    rows = await stored(gateway)
+    # Those of probes cost nothing more; which others are verified is drawn.
+    assert 0 < len(rows) <= PROBES_IN_IDLE_TIME + 20
 
 
 @pytest.mark.parametrize(

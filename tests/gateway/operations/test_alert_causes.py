@@ -35,7 +35,7 @@ from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.telemetry.smtp_server import PASSWORD, USER, SmtpServer, make_certificate, smtp_server
 from tests.quality.comparison.test_routing_worth import probes
 from tests.support.administrator import ADMIN_KEY
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 from tests.support.database import migrated
 from tests.support.upstream import Call, LoopbackServer
 
@@ -207,31 +207,31 @@ async def heard_test(desk: Receivers) -> None:
     assert mail["Subject"] == "AIO: AioTest (test)"
 
 
-async def test_the_page_and_the_command_test_every_channel(desk: Receivers, caplog: pytest.LogCaptureFixture) -> None:
-    async with running_gateway(desk.settings) as gateway:
-        async with browser(gateway) as client:
-            await sign_in(client)
-            shown = await client.get("/admin/system/alerts")
-            assert "address 2 of AIO_ALERT_URLS" in shown.text
-            form = forms_of(shown)["/admin/system/alerts/test"]
-            done = await client.post(form["action"], data=form["fields"])
-            assert done.status_code == 303
-            notice = (await client.get("/admin/system/alerts")).text
-            assert "Test: json 1 accepted it; mailtos 2 accepted it" in notice
-        await heard_test(desk)
+async def test_the_page_and_the_command_test_every_channel(
+    desk: Receivers, caplog: pytest.LogCaptureFixture, app: StartApp
+) -> None:
+    gateway = await app(desk.settings)
+    async with browser(gateway) as client:
+        await sign_in(client)
+        shown = await client.get("/admin/system/alerts")
+        assert "address 2 of AIO_ALERT_URLS" in shown.text
+        form = forms_of(shown)["/admin/system/alerts/test"]
+        done = await client.post(form["action"], data=form["fields"])
+        assert done.status_code == 303
+        notice = (await client.get("/admin/system/alerts")).text
+        assert "Test: json 1 accepted it; mailtos 2 accepted it" in notice
+    await heard_test(desk)
 
-        order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
-        said = await asyncio.to_thread(CliRunner().invoke, main, [*order, "--json"])
-        assert said.exit_code == 0, said.output
-        assert [one["problem"] for one in json.loads(said.output)["channels"]] == [None, None]
-        await heard_test(desk)
-        async with gateway.serving.database.connect() as connection:
-            rows = (
-                await connection.execute(select(audit_events).where(audit_events.c.action == "alerts.tested"))
-            ).all()
-        assert len(rows) == 2
-        assert PASSWORD not in shown.text + notice + said.output + caplog.text
-        assert "chat-s3cret" not in shown.text + notice + said.output + caplog.text
+    order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]
+    said = await asyncio.to_thread(CliRunner().invoke, main, [*order, "--json"])
+    assert said.exit_code == 0, said.output
+    assert [one["problem"] for one in json.loads(said.output)["channels"]] == [None, None]
+    await heard_test(desk)
+    async with gateway.serving.database.connect() as connection:
+        rows = (await connection.execute(select(audit_events).where(audit_events.c.action == "alerts.tested"))).all()
+    assert len(rows) == 2
+    assert PASSWORD not in shown.text + notice + said.output + caplog.text
+    assert "chat-s3cret" not in shown.text + notice + said.output + caplog.text
 
 
 async def test_a_refused_test_names_the_channel_and_the_reason_without_secrets(settings: Settings) -> None:
@@ -252,8 +252,8 @@ async def test_a_refused_test_names_the_channel_and_the_reason_without_secrets(s
             assert (shown.exit_code, "HTTP 404" in shown.output) == (1, True)
 
 
-async def test_without_a_channel_there_is_nothing_to_test(settings: Settings) -> None:
-    async with running_gateway(settings) as gateway:
-        answer = await gateway.http.post("/v1/admin/alerts/test")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_alert_channel")
-        assert (await gateway.http.get("/v1/admin/alerts")).json() == {"channels": [], "sent": []}
+async def test_without_a_channel_there_is_nothing_to_test(app: StartApp) -> None:
+    gateway = await app()
+    answer = await gateway.http.post("/v1/admin/alerts/test")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_alert_channel")
+    assert (await gateway.http.get("/v1/admin/alerts")).json() == {"channels": [], "sent": []}

@@ -11,7 +11,6 @@ import pytest_asyncio
 from click.testing import CliRunner
 from sqlalchemy import delete, insert, select
 
-from gateway.base.settings import Settings
 from gateway.cli import main
 from gateway.operations.constant_tier import CHANGED
 from migrations.tables.audit import audit_events
@@ -21,7 +20,7 @@ from quality.records.record import Record
 from quality.store.queries import insert_records
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.quality.loop_world import record
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,10 +29,9 @@ SAYS_NOT = "Routing does not pay here"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(module_app: StartApp) -> RunningGateway:
     """Without a monitor, so that the probes are those of the test alone."""
-    async with running_gateway(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as running:
-        yield running
+    return await module_app()
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.polling import until
-from tests.support.served import ENDED_SECONDS, ServedProcess, served, started
+from tests.support.served import ENDED_SECONDS, Serve, ServedProcess, served, started
 
 pytestmark = pytest.mark.processes
 
@@ -21,9 +20,8 @@ NAMES = ["auto", "tier-1", "tier-2", "tier-3", "tier-4"]
 
 
 @pytest.fixture(scope="module")
-def aio(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("data"), weight_cache) as process:
-        yield process
+def aio(weight_cache: Path, module_served: Serve) -> ServedProcess:
+    return module_served(cache=weight_cache)
 
 
 def gauges(aio: ServedProcess, name: str) -> float:

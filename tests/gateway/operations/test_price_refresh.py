@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.base.settings import Settings
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer
+from tests.support.app import RunningGateway, gateway_of
+from tests.support.upstream import Call
 from tiers.catalog import price_list
 from tiers.catalog.pricing import request_cost_usd
 
@@ -63,16 +62,8 @@ async def answering(call: Call) -> None:
 
 @asynccontextmanager
 async def priced_gateway(folder: Path) -> AsyncIterator[RunningGateway]:
-    async with LoopbackServer(answering) as server:
-        (folder / "catalog.toml").write_text(CATALOG.format(url=server.base_url))
-        settings = Settings(
-            data_dir=str(folder / "data"),
-            monitor=False,
-            catalog=str(folder / "catalog.toml"),
-            price_list_seconds=1.0,
-        )
-        async with running_gateway(settings, scripted=False) as gateway:
-            yield gateway
+    async with gateway_of(folder, CATALOG, answering, price_list_seconds=1.0) as gateway:
+        yield gateway
 
 
 def input_usd(gateway: RunningGateway) -> list[float]:

@@ -1,6 +1,5 @@
 """Privacy over HTTP: keys without consent, redaction of what is stored, and erasing a user."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from migrations.tables.requests import requests
 from quality.records.record import Record
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
@@ -25,20 +24,20 @@ MESSAGES = [{"role": "user", "content": "My number is 4711."}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     data = tmp_path_factory.mktemp("data")
     patterns = Path(data) / "patterns"
     patterns.write_text("4711\n", "utf-8")
-    settings = Settings(
-        data_dir=str(data),
-        drain_seconds=5,
-        api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
-        private_keys="bob",
-        admin_keys=f"ann={ADMIN}",
-        redaction=str(patterns),
+    return await module_app(
+        Settings(
+            data_dir=str(data),
+            drain_seconds=5,
+            api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
+            private_keys="bob",
+            admin_keys=f"ann={ADMIN}",
+            redaction=str(patterns),
+        )
     )
-    async with running_gateway(settings) as running:
-        yield running
 
 
 async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **changes: Any) -> Record:

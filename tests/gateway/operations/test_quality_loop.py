@@ -33,7 +33,7 @@ from tests.quality.judges.test_self_calibration import knowing
 from tests.quality.loop_world import ScriptedTier as KnowingTier
 from tests.quality.loop_world import record, rows, store_request
 from tests.quality.store.records import make_record
-from tests.support.app import running_gateway, scripted_tiers
+from tests.support.app import StartApp, running_gateway, scripted_tiers
 from tests.support.database import migrated
 from tests.support.upstream import Call, LoopbackServer
 from tiers.catalog.load import load_catalog
@@ -250,9 +250,9 @@ async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor
         assert loop.job.next_run() is not None
 
 
-async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
-    async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
-        assert (await gateway.http.get("/metrics")).status_code == 200
+async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(app: StartApp) -> None:
+    gateway = await app(monitor=True)
+    assert (await gateway.http.get("/metrics")).status_code == 200
 
 
 async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from benchmarks.core.random_adapter import write_random_adapter
-from gateway.base.settings import Settings
 from gateway.cli import main
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.served import UNCACHED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,12 +50,10 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def serving(adapted: Adapted, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def serving(adapted: Adapted, tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     adapted.bind(tier_2="maths", tier_3="law")
     folder = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=folder, cache_dir=folder, catalog=str(adapted.file), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, scripted=False) as running:
-        yield running
+    return await module_app(scripted=False, data_dir=folder, cache_dir=folder, catalog=str(adapted.file))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import delete, select
 
-from gateway.base.settings import Settings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from quality.monitor.answer_monitor import AnswerMonitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
@@ -20,7 +19,7 @@ from quality.verification.training_rows import EncodedPrompt
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -137,10 +136,8 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
     data: Path = tmp_path_factory.mktemp("turns")
     home, best = Scripted(), Scripted()
     async with home.server, best.server:
-        catalog = data / "catalog.toml"
-        catalog.write_text(CATALOG.format(home=home.server.base_url, best=best.server.base_url))
-        settings = Settings(catalog=str(catalog), data_dir=str(data), drain_seconds=5, cold_start_usd=0.0)
-        async with running_gateway(settings, scripted=False) as aio:
+        catalog = CATALOG.format(home=home.server.base_url, best=best.server.base_url)
+        async with gateway_of(data, catalog, monitor=True, cold_start_usd=0.0) as aio:
 
             async def monitor_of() -> AnswerMonitor | None:
                 loop = aio.operations.quality_loop

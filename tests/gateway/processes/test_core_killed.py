@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.gateway.processes.test_workers import until, workers
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess
 
 pytestmark = pytest.mark.processes
 
@@ -21,21 +21,21 @@ def core_of(aio: ServedProcess) -> int | None:
     return pids[0] if pids else None
 
 
-def test_a_killed_core_ends_its_streams_with_an_error_and_comes_back(tmp_path: Path, weight_cache: Path) -> None:
-    with served(tmp_path / "data", weight_cache, "--gateway-workers", "2") as aio:
-        before = core_of(aio)
-        assert before is not None
-        stream = aio.client.chat.completions.create(
-            model="tier-1", messages=FRANCE, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
-        )
-        for _ in range(3):
-            next(stream)
-        os.kill(before, signal.SIGKILL)
-        with pytest.raises(openai.APIError):
-            list(stream)
-        body = {"model": "tier-1", "messages": FRANCE, "max_tokens": 4}
-        refused = httpx.post(f"{aio.url}/v1/chat/completions", json=body, timeout=60)
-        if refused.status_code != 200:
-            assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
-        until(lambda: httpx.post(f"{aio.url}/v1/chat/completions", json=body, timeout=60).status_code == 200)
-        assert core_of(aio) not in (None, before)
+def test_a_killed_core_ends_its_streams_with_an_error_and_comes_back(weight_cache: Path, served: Serve) -> None:
+    aio = served("--gateway-workers", "2", cache=weight_cache)
+    before = core_of(aio)
+    assert before is not None
+    stream = aio.client.chat.completions.create(
+        model="tier-1", messages=FRANCE, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+    )
+    for _ in range(3):
+        next(stream)
+    os.kill(before, signal.SIGKILL)
+    with pytest.raises(openai.APIError):
+        list(stream)
+    body = {"model": "tier-1", "messages": FRANCE, "max_tokens": 4}
+    refused = httpx.post(f"{aio.url}/v1/chat/completions", json=body, timeout=60)
+    if refused.status_code != 200:
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    until(lambda: httpx.post(f"{aio.url}/v1/chat/completions", json=body, timeout=60).status_code == 200)
+    assert core_of(aio) not in (None, before)

@@ -20,7 +20,7 @@ from tests.gateway.device_catalog import write_catalog
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.polling import until
 from tests.process_tree import children, command, lives
-from tests.support.served import ENDED_SECONDS, READY, UNCACHED, ServedProcess, served, started
+from tests.support.served import ENDED_SECONDS, READY, UNCACHED, Serve, ServedProcess, started
 from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.load import load_catalog
 
@@ -37,50 +37,49 @@ def core_of(aio: ServedProcess) -> int:
     return core
 
 
-def test_the_gateway_never_maps_torch_and_restarts_a_core_that_is_killed(tmp_path: Path) -> None:
+def test_the_gateway_never_maps_torch_and_restarts_a_core_that_is_killed(tmp_path: Path, served: Serve) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file)) as aio:
-        answer, killed = ask(aio), core_of(aio)
-        assert answer.status_code == 200
-        assert not aio.maps_torch()
-        os.kill(killed, signal.SIGKILL)
-        until(lambda: ask(aio).status_code == 200)
-        assert ask(aio).json()["choices"] == answer.json()["choices"]
-        assert core_of(aio) != killed
-        assert not lives(killed)
+    aio = served("--catalog", str(versions.file))
+    answer, killed = ask(aio), core_of(aio)
+    assert answer.status_code == 200
+    assert not aio.maps_torch()
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: ask(aio).status_code == 200)
+    assert ask(aio).json()["choices"] == answer.json()["choices"]
+    assert core_of(aio) != killed
+    assert not lives(killed)
 
 
-def test_a_reload_starts_the_new_core_in_another_process_and_ends_the_old(tmp_path: Path) -> None:
+def test_a_reload_starts_the_new_core_in_another_process_and_ends_the_old(tmp_path: Path, served: Serve) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file)) as aio:
-        old, before = ask(aio).json(), core_of(aio)
-        versions.write("new")
-        aio.process.send_signal(signal.SIGHUP)
-        until(lambda: ask(aio).json()["x_aio"]["version"] != old["x_aio"]["version"])
-        until(lambda: not lives(before))
-        assert core_of(aio) != before
-        assert ask(aio).json()["choices"] != old["choices"]
+    aio = served("--catalog", str(versions.file))
+    old, before = ask(aio).json(), core_of(aio)
+    versions.write("new")
+    aio.process.send_signal(signal.SIGHUP)
+    until(lambda: ask(aio).json()["x_aio"]["version"] != old["x_aio"]["version"])
+    until(lambda: not lives(before))
+    assert core_of(aio) != before
+    assert ask(aio).json()["choices"] != old["choices"]
 
 
-def test_a_killed_gateway_takes_its_core_with_it(tmp_path: Path) -> None:
+def test_a_killed_gateway_takes_its_core_with_it(tmp_path: Path, served: Serve) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file)) as aio:
-        core = core_of(aio)
-        assert lives(core)
-        aio.kill()
-        until(lambda: not lives(core))
+    aio = served("--catalog", str(versions.file))
+    core = core_of(aio)
+    assert lives(core)
+    aio.kill()
+    until(lambda: not lives(core))
 
 
-def test_a_setting_has_the_core_compute_on_a_thread_of_the_gateway(tmp_path: Path) -> None:
+def test_a_setting_has_the_core_compute_on_a_thread_of_the_gateway(tmp_path: Path, served: Serve) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
-    environment = {"AIO_CORE_PROCESS": "false"}
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file), environment=environment) as aio:
-        assert ask(aio).status_code == 200
-        assert aio.maps_torch()
+    aio = served("--catalog", str(versions.file), environment={"AIO_CORE_PROCESS": "false"})
+    assert ask(aio).status_code == 200
+    assert aio.maps_torch()
 
 
 def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tmp_path: Path) -> None:

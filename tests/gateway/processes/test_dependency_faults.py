@@ -15,7 +15,7 @@ from sqlalchemy import select
 from migrations.tables.requests import requests
 from quality.store.database import open_database
 from tests.polling import until
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess, served
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
@@ -31,8 +31,7 @@ def options(upstream: Upstream, tmp_path: Path, postgres_url: str) -> list[str]:
 
 def ask(aio: ServedProcess) -> str:
     """Return the id of a request that was answered completely."""
-    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
-    answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=120)
+    answer = aio.ask()
     assert answer.status_code == 200, answer.text
     return answer.headers["x-aio-decision-id"]
 
@@ -80,26 +79,26 @@ def problems(aio: ServedProcess) -> dict[str, str]:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_postgresql_killed_and_back_costs_no_request_and_no_record(
-    options: list[str], tmp_path: Path, postgres_server: Any, postgres_url: str, workers: str
+    options: list[str], tmp_path: Path, postgres_server: Any, postgres_url: str, workers: str, served: Serve
 ) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", *options, "--gateway-workers", workers) as aio:
-        ids = [ask(aio) for _ in range(4)]
-        until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
-        with outage(postgres_server):
-            away = [ask(aio) for _ in range(8)]
-            # By any process: records not yet stored are fetched from the others.
-            for request_id in away:
-                until(lambda: httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code == 200)  # noqa: B023
-                assert {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(6)} == {200}
-            unknown = httpx.get(f"{aio.url}/v1/requests/{ids[0]}")
-            assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "database_unavailable")
-            until(lambda: "database" in problems(aio))
-        until(lambda: "database" not in problems(aio))
-        # A refusal has no line of its own: the outage has one.
-        assert " ERROR " not in (tmp_path / "data" / "log").read_text()
-        ids += [*away, ask(aio)]
-        until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
-        assert stored(postgres_url) == set(ids)
+    aio = served(*options, "--gateway-workers", workers)
+    ids = [ask(aio) for _ in range(4)]
+    until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
+    with outage(postgres_server):
+        away = [ask(aio) for _ in range(8)]
+        # By any process: records not yet stored are fetched from the others.
+        for request_id in away:
+            until(lambda: httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code == 200)  # noqa: B023
+            assert {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(6)} == {200}
+        unknown = httpx.get(f"{aio.url}/v1/requests/{ids[0]}")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "database_unavailable")
+        until(lambda: "database" in problems(aio))
+    until(lambda: "database" not in problems(aio))
+    # A refusal has no line of its own: the outage has one.
+    assert " ERROR " not in (tmp_path / "data" / "log").read_text()
+    ids += [*away, ask(aio)]
+    until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
+    assert stored(postgres_url) == set(ids)
 
 
 def test_a_gateway_starts_without_its_database_and_finds_it_later(

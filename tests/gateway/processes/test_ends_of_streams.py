@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.served import ENDED_SECONDS, ServedProcess, served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
@@ -21,12 +20,6 @@ CHATS = ("/v1/chat/completions", {"model": "tier-1", "messages": HOLD})
 MESSAGES = ("/v1/messages", {"model": "tier-1", "max_tokens": 99, "messages": HOLD})
 RESPONSES = ("/v1/responses", {"model": "tier-1", "input": "hold the line"})
 APIS = pytest.mark.parametrize(("path", "body"), [CHATS, MESSAGES, RESPONSES], ids=["chats", "Messages", "Responses"])
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
 
 
 def asked(aio: ServedProcess, path: str, body: dict[str, Any]) -> socket.socket:
@@ -51,15 +44,15 @@ def all_read(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def stopped(
-    upstream: Upstream, folder: Path, path: str, bodies: list[dict[str, Any]]
+    own_upstream: Upstream, folder: Path, path: str, bodies: list[dict[str, Any]]
 ) -> tuple[list[tuple[bytes, bytes]], str]:
     """What the requests brought that wait for their server while the gateway stops, and the log."""
-    catalog = write_remote_catalog(folder / "catalog.toml", upstream.base_url)
+    catalog = write_remote_catalog(folder / "catalog.toml", own_upstream.base_url)
     options = ("--catalog", str(catalog))
     with served(folder / "data", folder / "cache", *options, environment={"AIO_DRAIN_SECONDS": "1"}) as aio:
         connections = [asked(aio, path, body) for body in bodies]
         for _ in bodies:
-            assert upstream.held.acquire(timeout=120)
+            assert own_upstream.held.acquire(timeout=120)
         aio.process.send_signal(signal.SIGTERM)
         found = [all_read(connection) for connection in connections]
         assert aio.process.wait(ENDED_SECONDS) == 0
@@ -76,9 +69,9 @@ def last_event(path: str, stream: bytes) -> dict[str, Any]:
 
 @APIS
 def test_each_stream_ends_with_the_error_event_of_its_api_and_the_last_chunk(
-    path: str, body: dict[str, Any], upstream: Upstream, tmp_path: Path
+    path: str, body: dict[str, Any], own_upstream: Upstream, tmp_path: Path
 ) -> None:
-    found, log = stopped(upstream, tmp_path, path, [body | {"stream": True}] * STREAMS)
+    found, log = stopped(own_upstream, tmp_path, path, [body | {"stream": True}] * STREAMS)
     for head, stream in found:
         assert head.startswith(b"HTTP/1.1 200 ")
         assert b"hold" in stream
@@ -97,8 +90,10 @@ def test_each_stream_ends_with_the_error_event_of_its_api_and_the_last_chunk(
 
 
 @APIS
-def test_whole_answers_are_refused_as_json(path: str, body: dict[str, Any], upstream: Upstream, tmp_path: Path) -> None:
-    found, log = stopped(upstream, tmp_path, path, [body] * 3)
+def test_whole_answers_are_refused_as_json(
+    path: str, body: dict[str, Any], own_upstream: Upstream, tmp_path: Path
+) -> None:
+    found, log = stopped(own_upstream, tmp_path, path, [body] * 3)
     for head, content in found:
         # The Messages API has a status of its own for a server that takes no more.
         assert head.startswith(b"HTTP/1.1 529 " if path == MESSAGES[0] else b"HTTP/1.1 503 ")

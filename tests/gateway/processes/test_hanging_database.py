@@ -2,7 +2,6 @@
 
 import signal
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, Han
 from tests.gateway.processes.test_dependency_faults import stored
 from tests.polling import until
 from tests.support.served import ENDED_SECONDS, served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
@@ -24,14 +23,8 @@ BUDGET = {"kind": "key", "subject": "budgeted", "period": "total", "amount_usd":
 
 
 @pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
-
-
-@pytest.fixture
-def catalog(upstream: Upstream, tmp_path: Path) -> str:
-    return str(write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url))
+def catalog(own_upstream: Upstream, tmp_path: Path) -> str:
+    return str(write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url))
 
 
 def test_a_stopped_postgresql_leaves_no_request_unanswered_and_costs_no_record(

@@ -11,42 +11,35 @@ import pytest
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, probes
 from tests.polling import until
 from tests.support.database import RedisServer
-from tests.support.served import ENDED_SECONDS, served
-from tests.support.upstream import TIER, Upstream, running_upstream, write_remote_catalog
+from tests.support.served import ENDED_SECONDS, Serve, served
+from tests.support.upstream import TIER, Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
-
-
 @pytest.mark.parametrize("policy", ["open", "closed"])
 def test_a_stopped_redis_delays_no_request(
-    upstream: Upstream, tmp_path: Path, redis_server: RedisServer, policy: str
+    own_upstream: Upstream, redis_server: RedisServer, policy: str, served: Serve
 ) -> None:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     environment = {"AIO_REDIS_URL": redis_server.url, "AIO_LIMITS_WITHOUT_REDIS": policy}
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as aio:
-        callers = Callers(aio)
-        plain, limited = callers.key("plain"), callers.key("limited", terms={"requests_per_minute": 1000})
-        # A busy machine may keep Redis, too, longer than requests wait for it.
-        until(lambda: callers.chat(limited).answer.status_code == 200)
-        with redis_server.suspended():
-            chats = {f"limited {n}": ("POST", "/v1/chat/completions", limited, {"json": BODY}) for n in range(4)}
-            asked = callers.all_at_once(chats | probes())
-            assert {name for name, one in asked.items() if one.seconds > ANSWERED_SECONDS} == set()
-            assert {asked[name].answer.status_code for name in probes()} == {200}
-            assert callers.chat(plain).answer.status_code == 200
-            for name in chats:
-                if policy == "open":
-                    assert asked[name].answer.status_code == 200
-                else:
-                    assert asked[name].failure == (503, "limits_unavailable")
-            aio.process.send_signal(signal.SIGTERM)
-            assert aio.process.wait(ENDED_SECONDS) == 0
+    aio = served(upstream=own_upstream, environment=environment)
+    callers = Callers(aio)
+    plain, limited = callers.key("plain"), callers.key("limited", terms={"requests_per_minute": 1000})
+    # A busy machine may keep Redis, too, longer than requests wait for it.
+    until(lambda: callers.chat(limited).answer.status_code == 200)
+    with redis_server.suspended():
+        chats = {f"limited {n}": ("POST", "/v1/chat/completions", limited, {"json": BODY}) for n in range(4)}
+        asked = callers.all_at_once(chats | probes())
+        assert {name for name, one in asked.items() if one.seconds > ANSWERED_SECONDS} == set()
+        assert {asked[name].answer.status_code for name in probes()} == {200}
+        assert callers.chat(plain).answer.status_code == 200
+        for name in chats:
+            if policy == "open":
+                assert asked[name].answer.status_code == 200
+            else:
+                assert asked[name].failure == (503, "limits_unavailable")
+        aio.process.send_signal(signal.SIGTERM)
+        assert aio.process.wait(ENDED_SECONDS) == 0
 
 
 @contextmanager
@@ -57,9 +50,9 @@ def silent_server() -> Iterator[int]:
 
 
 def test_an_identity_provider_that_never_answers_is_a_503_of_the_sign_in_and_of_nothing_else(
-    upstream: Upstream, tmp_path: Path
+    own_upstream: Upstream, tmp_path: Path
 ) -> None:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url)
     with silent_server() as port:
         environment = {
             "AIO_OIDC_ISSUER": f"http://127.0.0.1:{port}",
@@ -82,10 +75,10 @@ def test_an_identity_provider_that_never_answers_is_a_503_of_the_sign_in_and_of_
 
 
 def test_a_name_server_that_never_answers_holds_up_only_what_it_was_asked_for(
-    upstream: Upstream, tmp_path: Path
+    own_upstream: Upstream, tmp_path: Path
 ) -> None:
     catalog, calls = tmp_path / "catalog.toml", HangingCalls(tmp_path)
-    port = upstream.base_url.rpartition(":")[2]
+    port = own_upstream.base_url.rpartition(":")[2]
     bases = [f"http://{name}.hangs.test:{port}" for name in ("one", "two", "three", "four", "five", "six")]
     tiers = [
         TIER.format(number=n, price=n, output=n, base_url=base, model="upstream") for n, base in enumerate(bases, 1)

@@ -1,7 +1,6 @@
 """Streams that a SIGKILL cuts are recorded and charged by the next process, because their provider bills them."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.polling import until
 from tests.support.administrator import bearer
 from tests.support.served import served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
@@ -19,12 +18,6 @@ KEY = "test-ada-b93e7f1c58d240a6b1f03c7d9e8a4512"
 STREAMS = 8
 BUDGET = {"kind": "key", "subject": "ada", "period": "total", "amount_usd": 1.0}
 LIMIT = 512
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as upstream:
-        yield upstream
 
 
 def read_until_cut(url: str, words: str, begun: threading.Semaphore, ids: list[str]) -> None:
@@ -41,9 +34,9 @@ def read_until_cut(url: str, words: str, begun: threading.Semaphore, ids: list[s
 
 
 def test_streams_that_a_kill_cuts_have_a_record_each_and_are_charged_what_was_held(
-    tmp_path: Path, upstream: Upstream, weight_cache: Path
+    tmp_path: Path, own_upstream: Upstream, weight_cache: Path
 ) -> None:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url)
     options = ["--catalog", str(catalog)]
     environment = {"AIO_API_KEYS": f"ada={KEY}"}
     ids: list[str] = []
@@ -56,13 +49,13 @@ def test_streams_that_a_kill_cuts_have_a_record_each_and_are_charged_what_was_he
             reader.start()
         for _ in readers:
             assert begun.acquire(timeout=120)
-            assert upstream.held.acquire(timeout=120)
+            assert own_upstream.held.acquire(timeout=120)
         journals = tmp_path / "data" / "journal"
         until(lambda: all(one.encode() in b"".join(map(Path.read_bytes, journals.rglob("*.journal"))) for one in ids))
         aio.kill()
         for reader in readers:
             reader.join()
-    upstream.let_go()
+    own_upstream.let_go()
 
     with served(tmp_path / "data", weight_cache, *options, environment=environment) as again:
         shown = [again.admin.get(f"/v1/requests/{one}", headers=bearer(KEY)).json() for one in ids]

@@ -17,7 +17,7 @@ from migrations.tables.audit import JUDGE_TEST
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.polling import until
 from tests.support.administrator import ADMIN_KEY
-from tests.support.served import UNCACHED, ServedProcess, served
+from tests.support.served import UNCACHED, Serve, ServedProcess
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
@@ -27,11 +27,8 @@ _TAG = re.compile("<[^>]+>")
 
 
 @pytest.fixture
-def aio(tmp_path: Path, upstream: Upstream) -> Iterator[ServedProcess]:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url, own_models=True)
-    environment = {"AIO_KEYS_POLL_SECONDS": "0.1"}
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as process:
-        yield process
+def aio(upstream: Upstream, served: Serve) -> ServedProcess:
+    return served(upstream=upstream, own_models=True, environment={"AIO_KEYS_POLL_SECONDS": "0.1"})
 
 
 @pytest.fixture
@@ -58,9 +55,7 @@ def made_key(aio: ServedProcess, name: str, team: str | None = None) -> dict[str
 def ask(
     aio: ServedProcess, key: dict[str, Any], model: str, text: str = "Hello there", **fields: Any
 ) -> httpx.Response:
-    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 20, **fields}
-    headers = {"authorization": f"Bearer {key['key']}", **UNCACHED}
-    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    return aio.ask(text, key=key["key"], headers=UNCACHED, **{"model": model, "max_tokens": 20} | fields)
 
 
 def stored(aio: ServedProcess, count: int) -> Callable[[], bool]:

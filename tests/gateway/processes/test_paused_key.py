@@ -4,21 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.polling import until
-from tests.support.served import ServedProcess, served
+from tests.support.served import served
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
-
-
-def asked(aio: ServedProcess, key: str) -> httpx.Response:
-    """Ask on a connection of its own, which the kernel assigns to one of the workers."""
-    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
-    headers = {"authorization": f"Bearer {key}"}
-    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
 def test_both_workers_follow_a_pause_by_the_api_and_its_end_by_the_command(tmp_path: Path, upstream: Upstream) -> None:
@@ -30,13 +22,13 @@ def test_both_workers_follow_a_pause_by_the_api_and_its_end_by_the_command(tmp_p
 
         def all_say(status: int) -> bool:
             # Twenty connections reach both workers, but for one run in 500,000.
-            return {asked(aio, key).status_code for _ in range(20)} == {status}
+            return {aio.ask(key=key).status_code for _ in range(20)} == {status}
 
         until(lambda: all_say(200))
         aio.admin.post("/admin/api/keys/ada/pause", json={"reason": "a loop"}).raise_for_status()
         until(lambda: all_say(401))
         assert all_say(401)
-        error = asked(aio, key).json()["error"]
+        error = aio.ask(key=key).json()["error"]
         assert error["code"] == "invalid_api_key"
         assert error["message"].startswith("This API key is paused until an administrator resumes it.")
 

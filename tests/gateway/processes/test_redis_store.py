@@ -2,10 +2,9 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
-from gateway.base.settings import Settings, SettingsError
+from gateway.base.settings import SettingsError
 from gateway.base.stores.redis_store import (
     REST_SECONDS,
     Call,
@@ -17,7 +16,7 @@ from gateway.base.stores.redis_store import (
     script,
 )
 from tests.polling import eventually
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 from tests.support.clock import Clock
 from tests.support.database import RedisServer
 
@@ -118,21 +117,21 @@ async def test_scripts_are_sent_after_who_waited_for_earlier_ones_is_cancelled(
     await store.redis.aclose()
 
 
-async def test_readiness_names_a_redis_that_is_away_and_stays(settings: Settings, redis_server: RedisServer) -> None:
-    async with running_gateway(msgspec.structs.replace(settings, redis_url=redis_server.url)) as gateway:
+async def test_readiness_names_a_redis_that_is_away_and_stays(redis_server: RedisServer, app: StartApp) -> None:
+    gateway = await app(redis_url=redis_server.url)
 
-        async def problems() -> dict[str, str]:
-            answer = await gateway.http.get("/health/ready")
-            assert answer.status_code == 200
-            found: dict[str, str] = answer.json().get("problems", {})
-            return found
+    async def problems() -> dict[str, str]:
+        answer = await gateway.http.get("/health/ready")
+        assert answer.status_code == 200
+        found: dict[str, str] = answer.json().get("problems", {})
+        return found
 
-        async def gone() -> bool:
-            return "redis" not in await problems()
+    async def gone() -> bool:
+        return "redis" not in await problems()
 
-        assert await gone()
-        redis_server.kill()
-        assert "away" in (await problems())["redis"]
-        redis_server.start()
-        # It is asked again after a rest, whether or not requests come.
-        assert await eventually(gone, every=0.1)
+    assert await gone()
+    redis_server.kill()
+    assert "away" in (await problems())["redis"]
+    redis_server.start()
+    # It is asked again after a rest, whether or not requests come.
+    assert await eventually(gone, every=0.1)

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,15 @@ import pytest
 from tests.gateway.operations.dashboard.browsing import sign_in
 from tests.polling import eventually, until
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.served import ServedProcess, served
-from tests.support.upstream import Upstream, write_remote_catalog
+from tests.support.served import Serve, ServedProcess
+from tests.support.upstream import Upstream
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def aio(tmp_path: Path, upstream: Upstream) -> Iterator[ServedProcess]:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
-    environment = {"AIO_KEYS_POLL_SECONDS": "0.1"}
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as process:
-        yield process
+def aio(upstream: Upstream, served: Serve) -> ServedProcess:
+    return served(upstream=upstream, environment={"AIO_KEYS_POLL_SECONDS": "0.1"})
 
 
 def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_path: Path) -> None:
@@ -31,15 +27,15 @@ def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_pat
     poor = made_key(aio, "poor")
     budget = {"kind": "key", "subject": poor["key_id"], "period": "day", "amount_usd": 0.000001}
     assert aio.admin.put("/admin/api/budgets", json=budget).status_code == 200
-    assert [ask(aio, slow["key"]).status_code for _ in range(4)] == [200, 429, 429, 429]
-    until(lambda: ask(aio, poor["key"], max_tokens=100).status_code == 429)
-    assert ask(aio, poor["key"]).json()["error"]["code"] == "insufficient_quota"
-    assert ask(aio, poor["key"], model="no-such-model").status_code == 404
-    assert ask(aio, poor["key"], messages="wrong").status_code == 400
+    assert [aio.ask(key=slow["key"], model="auto").status_code for _ in range(4)] == [200, 429, 429, 429]
+    until(lambda: aio.ask(key=poor["key"], max_tokens=100, model="auto").status_code == 429)
+    assert aio.ask(key=poor["key"], model="auto").json()["error"]["code"] == "insufficient_quota"
+    assert aio.ask(key=poor["key"], model="no-such-model").status_code == 404
+    assert aio.ask(key=poor["key"], messages="wrong", model="auto").status_code == 400
     assert httpx.get(f"{aio.url}/v1/no-such-endpoint").status_code == 404
     began = time.time()
     for number in range(500):
-        assert ask(aio, f"sk-wrong-{number}").status_code == 401
+        assert aio.ask(key=f"sk-wrong-{number}", model="auto").status_code == 401
     ended = time.time()
 
     until(lambda: stored(aio, code="invalid_api_key")[1] == 500)
@@ -71,7 +67,7 @@ def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_pat
 
 async def test_pages_answer_why_an_app_gets_a_429(aio: ServedProcess) -> None:
     slow = made_key(aio, "slow", requests_per_minute=1)
-    assert [ask(aio, slow["key"]).status_code for _ in range(3)] == [200, 429, 429]
+    assert [aio.ask(key=slow["key"], model="auto").status_code for _ in range(3)] == [200, 429, 429]
     until(lambda: stored(aio, key_id=slow["key_id"])[1] == 2)
 
     async with httpx.AsyncClient(base_url=aio.url, timeout=60, follow_redirects=True) as browser:
@@ -93,12 +89,6 @@ def made_key(aio: ServedProcess, name: str, **terms: Any) -> dict[str, Any]:
     assert made.status_code == 201, made.text
     key: dict[str, Any] = made.json()
     return key
-
-
-def ask(aio: ServedProcess, key: str, **fields: Any) -> httpx.Response:
-    body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], **fields}
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
 def stored(aio: ServedProcess, **chosen: str) -> tuple[list[dict[str, Any]], int]:

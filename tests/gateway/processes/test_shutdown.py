@@ -3,7 +3,6 @@
 import signal
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,23 +10,17 @@ import openai
 import pytest
 
 from tests.polling import until
-from tests.support.served import ENDED_SECONDS, ServedProcess, served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.served import ENDED_SECONDS, Serve, ServedProcess, served
+from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
 
 HOLD = [{"role": "user", "content": "hold the line"}]
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
-
-
 @pytest.fixture(params=[1, 2], ids=["one process", "two workers"])
-def options(request: pytest.FixtureRequest, upstream: Upstream, tmp_path: Path) -> list[str]:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+def options(request: pytest.FixtureRequest, own_upstream: Upstream, tmp_path: Path) -> list[str]:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url)
     return ["--gateway-workers", str(request.param), "--catalog", str(catalog)]
 
 
@@ -62,9 +55,9 @@ class Reader(threading.Thread):
             self.error = error
 
 
-def held(aio: ServedProcess, upstream: Upstream) -> Reader:
+def held(aio: ServedProcess, own_upstream: Upstream) -> Reader:
     reader = Reader(aio)
-    assert upstream.held.acquire(timeout=120)
+    assert own_upstream.held.acquire(timeout=120)
     until(lambda: reader.request_id)
     return reader
 
@@ -76,13 +69,13 @@ def stored(data: Path) -> dict[str, str]:
 
 
 def test_streams_end_and_their_records_are_stored_and_the_status_is_0(
-    options: list[str], upstream: Upstream, tmp_path: Path
+    options: list[str], own_upstream: Upstream, tmp_path: Path
 ) -> None:
     with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
-        readers = [held(aio, upstream) for _ in range(4)]
+        readers = [held(aio, own_upstream) for _ in range(4)]
         aio.process.send_signal(signal.SIGTERM)
         until(lambda: refused(aio))
-        upstream.let_go()
+        own_upstream.let_go()
         for reader in readers:
             reader.join()
         assert aio.process.wait(ENDED_SECONDS) == 0
@@ -91,11 +84,11 @@ def test_streams_end_and_their_records_are_stored_and_the_status_is_0(
 
 
 def test_what_does_not_end_in_time_ends_with_an_error_and_its_record_says_so(
-    options: list[str], upstream: Upstream, tmp_path: Path
+    options: list[str], own_upstream: Upstream, tmp_path: Path
 ) -> None:
     environment = {"AIO_DRAIN_SECONDS": "1"}
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
-        reader = held(aio, upstream)
+        reader = held(aio, own_upstream)
         aio.process.send_signal(signal.SIGTERM)
         reader.join()
         assert aio.process.wait(ENDED_SECONDS) == 0
@@ -103,10 +96,10 @@ def test_what_does_not_end_in_time_ends_with_an_error_and_its_record_says_so(
     assert stored(tmp_path / "data") == {reader.request_id: "aborted"}
 
 
-def test_a_second_signal_ends_the_server_at_once(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_server_at_once(options: list[str], own_upstream: Upstream, tmp_path: Path) -> None:
     environment = {"AIO_DRAIN_SECONDS": "3000"}
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
-        reader = held(aio, upstream)
+        reader = held(aio, own_upstream)
         aio.process.send_signal(signal.SIGTERM)
         until(lambda: refused(aio))
         aio.process.send_signal(signal.SIGTERM)
@@ -115,14 +108,13 @@ def test_a_second_signal_ends_the_server_at_once(options: list[str], upstream: U
     assert reader.error is not None
 
 
-def test_balancers_may_notice_first(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
-    environment = {"AIO_UNREADY_SECONDS": "3000"}
-    with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
-        assert httpx.get(f"{aio.url}/health/ready").status_code == 200
-        aio.process.send_signal(signal.SIGTERM)
-        # Workers receive the signal separately: one that is no longer ready says why.
-        until(lambda: "shutdown" in httpx.get(f"{aio.url}/health/ready").json().get("problems", {}))
-        answer = aio.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Still?"}])
-        assert answer.choices[0].message.content == "Still?"
-        aio.process.send_signal(signal.SIGTERM)
-        assert aio.process.wait(ENDED_SECONDS) == 1
+def test_balancers_may_notice_first(options: list[str], own_upstream: Upstream, served: Serve) -> None:
+    aio = served(*options, environment={"AIO_UNREADY_SECONDS": "3000"})
+    assert httpx.get(f"{aio.url}/health/ready").status_code == 200
+    aio.process.send_signal(signal.SIGTERM)
+    # Workers receive the signal separately: one that is no longer ready says why.
+    until(lambda: "shutdown" in httpx.get(f"{aio.url}/health/ready").json().get("problems", {}))
+    answer = aio.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Still?"}])
+    assert answer.choices[0].message.content == "Still?"
+    aio.process.send_signal(signal.SIGTERM)
+    assert aio.process.wait(ENDED_SECONDS) == 1

@@ -10,8 +10,8 @@ from gateway.base.settings import Settings
 from gateway.runtime.cores import engine
 from gateway.runtime.cores.engine import running_engine
 from tests.polling import eventually
-from tests.support.app import running_gateway
-from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
+from tests.support.app import gateway_of, running_gateway
+from tests.support.upstream import Call, LoopbackServer, remote_catalog, write_remote_catalog
 from tests.tiers.remote.triton_server import Triton
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
@@ -40,11 +40,9 @@ class Server(LoopbackServer):
         await call.whole("hello", {"prompt_tokens": 1, "completion_tokens": 1})
 
 
-def catalogue(folder: Path, well: str, other: str) -> str:
+def catalogue(well: str, other: str) -> str:
     """Tier 1 at the other server, the rest at the healthy one."""
-    path = write_remote_catalog(folder / "catalog.toml", well)
-    path.write_text(path.read_text().replace(well, other, 1))
-    return str(path)
+    return remote_catalog(well).replace(well, other, 1)
 
 
 async def only_away(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
@@ -63,40 +61,36 @@ async def asked(http: httpx.AsyncClient, model: str) -> httpx.Response:
 async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_it_comes(
     role: str, tmp_path: Path
 ) -> None:
-    async with Server(loading=False) as well, Server(loading=True) as other:
-        settings = Settings(
-            data_dir=str(tmp_path),
-            monitor=False,
-            role=role,  # type: ignore[arg-type]
-            catalog=catalogue(tmp_path, well.base_url, other.base_url),
-        )
-        async with running_gateway(settings, scripted=False) as aio:
-            # On a busy machine the others too may not have answered in time.
-            ready = await eventually(lambda: only_away(aio.http, "tier 1"))
-            assert ready["status"] == "degraded"
-            assert "503" in ready["problems"]["tier 1"]
-            refused = await asked(aio.http, "tier-1")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_tier_available")
-            answered = await asked(aio.http, "auto")
-            assert (answered.status_code, int(answered.headers["x-aio-tier"]) > 1) == (200, True)
-            other.loading = False
+    async with (
+        Server(loading=False) as well,
+        Server(loading=True) as other,
+        gateway_of(tmp_path, catalogue(well.base_url, other.base_url), role=role) as aio,
+    ):
+        # On a busy machine the others too may not have answered in time.
+        ready = await eventually(lambda: only_away(aio.http, "tier 1"))
+        assert ready["status"] == "degraded"
+        assert "503" in ready["problems"]["tier 1"]
+        refused = await asked(aio.http, "tier-1")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_tier_available")
+        answered = await asked(aio.http, "auto")
+        assert (answered.status_code, int(answered.headers["x-aio-tier"]) > 1) == (200, True)
+        other.loading = False
 
-            async def back() -> bool:
-                return (await asked(aio.http, "tier-1")).status_code == 200
+        async def back() -> bool:
+            return (await asked(aio.http, "tier-1")).status_code == 200
 
-            await eventually(back)
-            assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
+        await eventually(back)
+        assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
 
 
 async def test_readiness_names_a_triton_model_without_the_tensors(tmp_path: Path) -> None:
     model = Triton(["Hello"], inputs=("input_ids",))
     async with Server(loading=False) as well, LoopbackServer(model.answer) as other:
         other.looked_at = model.look
-        catalogue(tmp_path, well.base_url, other.base_url.removesuffix("/v1"))
-        path, table = tmp_path / "catalog.toml", 'model = "upstream"\n'
-        path.write_text(path.read_text().replace(table, table + 'kind = "triton-tensorrt-llm"\n', 1))
-        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=str(path))
-        async with running_gateway(settings, scripted=False) as aio:
+        table = 'model = "upstream"\n'
+        catalog = catalogue(well.base_url, other.base_url.removesuffix("/v1"))
+        catalog = catalog.replace(table, table + 'kind = "triton-tensorrt-llm"\n', 1)
+        async with gateway_of(tmp_path, catalog) as aio:
             ready = await eventually(lambda: only_away(aio.http, "tier 1"))
             assert ready["status"] == "degraded"
             assert "'upstream' without the inputs max_tokens, text_input" in ready["problems"]["tier 1"]
@@ -109,15 +103,15 @@ async def test_readiness_names_a_triton_model_without_the_tensors(tmp_path: Path
 
 
 async def test_without_any_tier_it_starts_and_is_not_ready(tmp_path: Path) -> None:
-    async with Server(loading=True) as server:
-        catalog = str(write_remote_catalog(tmp_path / "catalog.toml", server.base_url))
-        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=catalog)
-        async with running_gateway(settings, scripted=False) as aio:
-            assert (await aio.http.get("/health/live")).status_code == 200
-            ready = await aio.http.get("/health/ready")
-            assert (ready.status_code, ready.json()["problems"]["tiers"]) == (503, "no tier takes requests")
-            refused = await asked(aio.http, "auto")
-            assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    async with (
+        Server(loading=True) as server,
+        gateway_of(tmp_path, remote_catalog(server.base_url)) as aio,
+    ):
+        assert (await aio.http.get("/health/live")).status_code == 200
+        ready = await aio.http.get("/health/ready")
+        assert (ready.status_code, ready.json()["problems"]["tiers"]) == (503, "no tier takes requests")
+        refused = await asked(aio.http, "auto")
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
 
 
 async def test_what_no_waiting_mends_still_stops_the_start(tmp_path: Path) -> None:

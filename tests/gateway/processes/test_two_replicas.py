@@ -4,7 +4,6 @@ request is lost, and no budget is exceeded or forgotten."""
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -18,7 +17,7 @@ from sqlalchemy import select
 from migrations.tables.requests import requests
 from quality.store.database import open_database
 from tests.support.served import ServedProcess, served
-from tests.support.upstream import Upstream, running_upstream, write_remote_catalog
+from tests.support.upstream import Upstream, write_remote_catalog
 
 CHAT = "/v1/chat/completions"
 ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
@@ -95,12 +94,6 @@ class Load:
             self.unexpected.append(f"{answer.status_code} {answer.text[:300]}")
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as server:
-        yield server
-
-
 def order(aio: ServedProcess, method: str, path: str, body: dict[str, Any]) -> Any:
     answer = httpx.request(method, f"{aio.url}/admin/api{path}", json=body, headers=ADMIN)
     assert answer.is_success, answer.text
@@ -130,9 +123,9 @@ def stored(url: str) -> dict[str, tuple[str | None, float]]:
 
 @pytest.mark.slow
 def test_one_of_two_replicas_is_killed_under_load(
-    upstream: Upstream, tmp_path: Path, postgres_url: str, redis_url: str
+    own_upstream: Upstream, tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
-    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", own_upstream.base_url)
     options = ["--catalog", str(catalog), "--database-url", postgres_url]
     environment = {
         "AIO_REDIS_URL": redis_url,

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry.scraped import merged_exposition
 from tests.polling import until
-from tests.support.served import ENDED_SECONDS, ServedProcess, served, started
+from tests.support.served import ENDED_SECONDS, Serve, ServedProcess, served, started
 from tests.support.upstream import Upstream, write_remote_catalog
 
 pytestmark = pytest.mark.processes
@@ -33,14 +33,6 @@ def aio(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterato
     data, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
     with served(data, cache, *options[2:], environment=environment) as process:
         yield process
-
-
-def ask(aio: ServedProcess, text: str = "Hello there") -> httpx.Response:
-    """Send a request on its own connection, which the kernel assigns to one of the workers."""
-    body = {"model": "tier-1", "messages": [{"role": "user", "content": text}]}
-    answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return answer
 
 
 def requests_by_worker(aio: ServedProcess) -> dict[str, float]:
@@ -83,7 +75,7 @@ def test_there_are_as_many_workers_as_set_and_each_serves_by_itself(aio: ServedP
 def test_one_scrape_counts_the_requests_of_all_workers(aio: ServedProcess) -> None:
     before = sum(requests_by_worker(aio).values())
     for _ in range(32):
-        ask(aio)
+        aio.ask().raise_for_status()
     after = requests_by_worker(aio)
     assert set(after) == {"0", "1"}
     assert sum(after.values()) == before + 32
@@ -91,20 +83,20 @@ def test_one_scrape_counts_the_requests_of_all_workers(aio: ServedProcess) -> No
 
 def test_a_record_is_found_at_once_by_whichever_worker_is_asked(aio: ServedProcess) -> None:
     for _ in range(8):
-        request_id = ask(aio).headers["x-aio-decision-id"]
+        request_id = aio.ask().headers["x-aio-decision-id"]
         until(lambda: httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code == 200)  # noqa: B023
         statuses = {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(8)}
         assert statuses == {200}
 
 
 def test_a_killed_worker_is_restarted_and_no_request_is_refused(aio: ServedProcess) -> None:
-    ended = [ask(aio).headers["x-aio-decision-id"] for _ in range(8)]
+    ended = [aio.ask().headers["x-aio-decision-id"] for _ in range(8)]
     until(lambda: all(httpx.get(f"{aio.url}/v1/requests/{i}").status_code == 200 for i in ended))
     before = workers(aio)
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
     # On separate connections: some reach the dead worker's socket, and wait there.
-    ended += [ask(aio).headers["x-aio-decision-id"] for _ in range(16)]
+    ended += [aio.ask().headers["x-aio-decision-id"] for _ in range(16)]
     until(lambda: len(workers(aio) - {victim}) == 2)
     until(lambda: all(httpx.get(f"{aio.url}/v1/requests/{i}").status_code == 200 for i in ended))
 
@@ -117,12 +109,12 @@ def test_sigusr2_renews_every_worker_while_streams_go_on(aio: ServedProcess, ups
     renewed = workers(aio) - before
     # The program may have changed since `renewed` started: they are replaced as well.
     aio.process.send_signal(signal.SIGUSR2)
-    assert ask(aio).status_code == 200
+    assert aio.ask().status_code == 200
     upstream.let_go()
     thread.join()
     assert "".join(pieces) == "hold the line"
     until(lambda: len(workers(aio)) == 2 and not workers(aio) & (before | renewed))
-    assert ask(aio).status_code == 200
+    assert aio.ask().status_code == 200
 
 
 def prices(aio: ServedProcess) -> set[float]:
@@ -145,25 +137,25 @@ def test_sighup_and_the_reload_of_one_worker_reach_all(aio: ServedProcess, optio
 
 
 def test_sigterm_lets_streams_end_and_the_status_says_so(
-    options: list[str], upstream: Upstream, tmp_path: Path
+    options: list[str], upstream: Upstream, tmp_path: Path, served: Serve
 ) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
-        thread, pieces = held_stream(aio, upstream)
-        children = workers(aio)
-        aio.process.send_signal(signal.SIGTERM)
-        until(lambda: "Shutting down" in (tmp_path / "data" / "log").read_text())
-        upstream.let_go()
-        thread.join()
-        assert "".join(pieces) == "hold the line"
-        assert aio.process.wait(ENDED_SECONDS) == 0
-        assert not any(Path(f"/proc/{child}").exists() for child in children)
+    aio = served(*options)
+    thread, pieces = held_stream(aio, upstream)
+    children = workers(aio)
+    aio.process.send_signal(signal.SIGTERM)
+    until(lambda: "Shutting down" in (tmp_path / "data" / "log").read_text())
+    upstream.let_go()
+    thread.join()
+    assert "".join(pieces) == "hold the line"
+    assert aio.process.wait(ENDED_SECONDS) == 0
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
-def test_without_their_supervisor_workers_end_too(options: list[str], tmp_path: Path) -> None:
-    with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
-        children = workers(aio)
-        aio.kill()
-        until(lambda: not any(_runs(child) for child in children))
+def test_without_their_supervisor_workers_end_too(options: list[str], served: Serve) -> None:
+    aio = served(*options)
+    children = workers(aio)
+    aio.kill()
+    until(lambda: not any(_runs(child) for child in children))
 
 
 def test_what_cannot_start_ends_with_a_reason_and_a_status(options: list[str], tmp_path: Path) -> None:

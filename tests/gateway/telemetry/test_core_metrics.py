@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from tests.polling import eventually
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -19,11 +19,12 @@ INT4 = "smollm2-int4"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory, paused: threading.Event) -> AsyncIterator[RunningGateway]:
+async def aio(
+    tmp_path_factory: pytest.TempPathFactory, paused: threading.Event, module_app: StartApp
+) -> RunningGateway:
     """The laptop catalogue's tiers on a core of hash models."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings, paused), scripted=False) as running:
-        yield running
+    return await module_app(settings, core=laptop_hash_core(settings, paused), scripted=False)
 
 
 @pytest.fixture(scope="module")

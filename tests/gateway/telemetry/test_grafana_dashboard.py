@@ -1,7 +1,7 @@
 """Every metric that the dashboard and the alert rules read is in a real scrape: no panel is empty for a wrong name."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from gateway.base.settings import Settings
 from gateway.telemetry.gpus import Gpus
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.gateway.telemetry.promql import metric_names
-from tests.support.app import laptop_hash_core, running_gateway
+from tests.support.app import StartApp
+from tests.support.core import laptop_hash_core
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "aio.json").read_text())
@@ -33,16 +33,15 @@ def expressions() -> list[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scrape(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+async def scrape(module_app: StartApp) -> str:
     """A Prometheus scrape of a gateway with a core, GPUs and some traffic."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
-        gateway.operations.metrics._gpus = Gpus(FakeNvml(H200))
-        body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
-        for model in ("tier-1", "tier-2", "auto"):
-            answer = await gateway.http.post("/v1/chat/completions", json=body | {"model": model})
-            assert answer.status_code == 200
-        yield (await gateway.http.get("/metrics")).text
+    gateway = await module_app(core=laptop_hash_core, scripted=False)
+    gateway.operations.metrics._gpus = Gpus(FakeNvml(H200))
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    for model in ("tier-1", "tier-2", "auto"):
+        answer = await gateway.http.post("/v1/chat/completions", json=body | {"model": model})
+        assert answer.status_code == 200
+    return (await gateway.http.get("/metrics")).text
 
 
 def known_names(scrape: str) -> set[str]:

@@ -4,10 +4,9 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.base.settings import Settings
 from gateway.telemetry.families import INTERVAL_SECONDS
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 
 async def late_samples(gateway: RunningGateway, seconds: float) -> float:
@@ -19,14 +18,14 @@ async def late_samples(gateway: RunningGateway, seconds: float) -> float:
     return buckets[float("inf")] - buckets[seconds]
 
 
-async def test_a_blocked_event_loop_shows_in_the_metrics_of_its_gateway(settings: Settings) -> None:
-    async with running_gateway(settings) as gateway:
-        before = await late_samples(gateway, 0.5)
+async def test_a_blocked_event_loop_shows_in_the_metrics_of_its_gateway(app: StartApp) -> None:
+    gateway = await app()
+    before = await late_samples(gateway, 0.5)
 
-        # The gateway runs on this test's loop. One sample is due within the interval, and waits for the rest.
-        time.sleep(0.5 + 2 * INTERVAL_SECONDS)  # noqa: ASYNC251
+    # The gateway runs on this test's loop. One sample is due within the interval, and waits for the rest.
+    time.sleep(0.5 + 2 * INTERVAL_SECONDS)  # noqa: ASYNC251
 
-        async def seen() -> bool:
-            return await late_samples(gateway, 0.5) > before
+    async def seen() -> bool:
+        return await late_samples(gateway, 0.5) > before
 
-        await eventually(seen)
+    await eventually(seen)

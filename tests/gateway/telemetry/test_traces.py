@@ -17,7 +17,8 @@ from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
 from quality.records.record import Record
 from tests.gateway.telemetry.otlp_collector import attribute, running_collector
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.remote.recording_proxy import recording_proxy
 from tests.tiers.tier_world import remote_spec
@@ -38,8 +39,7 @@ def traced(
 
 
 async def ask(gateway: RunningGateway, **headers: str) -> None:
-    body = {"model": "auto", "messages": HELLO}
-    assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+    assert (await gateway.ask("Say the secret word.", headers=headers)).status_code == 200
 
 
 async def test_a_trace_shows_every_stage_and_no_text(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

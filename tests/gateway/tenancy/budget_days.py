@@ -21,11 +21,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from gateway.base.settings import Settings
 from tests.database_outage import outage
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 # Of each model: dollars per million tokens of prompt and answer, the median answer, and the share of its thoughts.
@@ -149,9 +148,7 @@ async def _gateway(folder: Path, servers: Servers) -> AsyncIterator[RunningGatew
             _ENTRY.format(name=name, url=loopback.base_url, context=CONTEXT, input=price_in, output=price_out)
             for name, (price_in, price_out, *_) in MODELS.items()
         ]
-        (folder / "days.toml").write_text('name = "days"\n' + "".join(entries))
-        settings = Settings(data_dir=str(folder), catalog=str(folder / "days.toml"), monitor=False)
-        async with running_gateway(settings, scripted=False) as running:
+        async with gateway_of(folder, 'name = "days"\n' + "".join(entries)) as running:
             yield running
 
 

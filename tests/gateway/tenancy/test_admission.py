@@ -5,7 +5,6 @@ import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest_asyncio
 from gateway.base.settings import Settings
 from gateway.tenancy.admission import duration
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 from tests.support.database import RedisServer
 from tiers.errors import TierError
 from tiers.tier import Usage
@@ -28,10 +27,8 @@ BODY: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
 
 
 @pytest_asyncio.fixture
-async def aio(settings: Settings) -> AsyncIterator[RunningGateway]:
-    own = Settings(data_dir=settings.data_dir, monitor=False, keys_poll_seconds=600)
-    async with running_gateway(own) as gateway:
-        yield gateway
+async def aio(settings: Settings, app: StartApp) -> RunningGateway:
+    return await app(keys_poll_seconds=600)
 
 
 async def asked(aio: RunningGateway, key: str, **changes: Any) -> httpx.Response:
@@ -221,18 +218,17 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
         assert row["leased_usd"] == 0
 
 
-async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Settings) -> None:
-    own = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"eve={EVE}")
-    async with running_gateway(own) as aio:
-        await aio.order("POST", "/teams", {"name": "lab"})
-        keys = [(await aio.order("POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
-        body = {"kind": "team", "subject": "lab", "period": "day", "amount_usd": cost_bound(aio) / 1e6}
-        await aio.order("PUT", "/budgets", body)
-        await aio.budget("eve", 0.0, "month")
-        assert (await asked(aio, EVE)).status_code == 429
-        assert (await asked(aio, keys[0])).status_code == 200
-        # What the first left unused is less than the second may cost.
-        assert (await asked(aio, keys[1])).status_code == 429
+async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Settings, app: StartApp) -> None:
+    aio = await app(api_keys=f"eve={EVE}")
+    await aio.order("POST", "/teams", {"name": "lab"})
+    keys = [(await aio.order("POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
+    body = {"kind": "team", "subject": "lab", "period": "day", "amount_usd": cost_bound(aio) / 1e6}
+    await aio.order("PUT", "/budgets", body)
+    await aio.budget("eve", 0.0, "month")
+    assert (await asked(aio, EVE)).status_code == 429
+    assert (await asked(aio, keys[0])).status_code == 200
+    # What the first left unused is less than the second may cost.
+    assert (await asked(aio, keys[1])).status_code == 429
 
 
 async def test_a_tier_that_claims_billions_of_tokens_is_charged_what_was_held(
@@ -262,34 +258,29 @@ async def test_an_answer_does_not_move_to_a_tier_that_the_budget_does_not_bear(a
     assert (await asked(aio, key, model="auto")).headers["x-aio-tier"] == "2"
 
 
-async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_server: RedisServer) -> None:
-    own = Settings(data_dir=settings.data_dir, monitor=False, redis_url=redis_server.url)
-    async with running_gateway(own) as aio:
-        key = await aio.key(requests_per_minute=100, concurrency=100)
-        statuses = [(await asked(aio, key)).status_code]
-        redis_server.kill()
-        statuses += [(await asked(aio, key)).status_code for _ in range(3)]
-        redis_server.start()
-        assert aio.operations.redis is not None
-        aio.operations.redis._rests_until = 0.0
-        back = await asked(aio, key)
-        assert [*statuses, back.status_code] == [200] * 5
-        # Redis lost its counts; it counts from zero.
-        assert back.headers["x-ratelimit-remaining-requests"] == "99"
+async def test_redis_killed_and_back_costs_no_request(
+    settings: Settings, redis_server: RedisServer, app: StartApp
+) -> None:
+    aio = await app(redis_url=redis_server.url)
+    key = await aio.key(requests_per_minute=100, concurrency=100)
+    statuses = [(await asked(aio, key)).status_code]
+    redis_server.kill()
+    statuses += [(await asked(aio, key)).status_code for _ in range(3)]
+    redis_server.start()
+    assert aio.operations.redis is not None
+    aio.operations.redis._rests_until = 0.0
+    back = await asked(aio, key)
+    assert [*statuses, back.status_code] == [200] * 5
+    # Redis lost its counts; it counts from zero.
+    assert back.headers["x-ratelimit-remaining-requests"] == "99"
 
 
-async def test_redis_away_refuses_requests_where_that_is_configured(settings: Settings) -> None:
-    own = Settings(
-        data_dir=settings.data_dir,
-        monitor=False,
-        redis_url="redis://127.0.0.1:1/0",
-        limits_without_redis="closed",
-    )
-    async with running_gateway(own) as aio:
-        limited, free = await aio.key("ada", requests_per_minute=9), await aio.key("bob")
-        answer = await asked(aio, limited)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
-        assert (await asked(aio, free)).status_code == 200
+async def test_redis_away_refuses_requests_where_that_is_configured(settings: Settings, app: StartApp) -> None:
+    aio = await app(redis_url="redis://127.0.0.1:1/0", limits_without_redis="closed")
+    limited, free = await aio.key("ada", requests_per_minute=9), await aio.key("bob")
+    answer = await asked(aio, limited)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
+    assert (await asked(aio, free)).status_code == 200
 
 
 async def test_neither_headers_nor_logs_can_be_injected_with_a_key(

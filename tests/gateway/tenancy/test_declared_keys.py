@@ -26,7 +26,7 @@ from quality.store.database import open_database
 from tests.gateway.in_process_cli import aio
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.polling import eventually
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 from tests.support.served import served
 from tests.support.upstream import Upstream, write_remote_catalog
 
@@ -266,25 +266,24 @@ def test_budgets_of_a_key_of_the_settings_are_declared_by_its_name(file: Path, m
 
 
 async def test_a_running_gateway_follows_the_file(
-    file: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    file: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, app: StartApp
 ) -> None:
     secret = secrets.token_hex(32)
     monkeypatch.setenv("ADA_SECRET", secret)
     monkeypatch.setenv("AIO_DATA_DIR", settings.data_dir)
-    quick = msgspec.structs.replace(settings, keys_poll_seconds=0.05)
-    async with running_gateway(quick) as aio:
-        await asyncio.to_thread(applied, file)
+    aio = await app(keys_poll_seconds=0.05)
+    await asyncio.to_thread(applied, file)
 
-        async def status(model: str, key: str) -> int:
-            body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
-            headers = {"authorization": f"Bearer {key}"}
-            return (await aio.http.post("/v1/chat/completions", json=body, headers=headers)).status_code
+    async def status(model: str, key: str) -> int:
+        body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+        headers = {"authorization": f"Bearer {key}"}
+        return (await aio.http.post("/v1/chat/completions", json=body, headers=headers)).status_code
 
-        async def is_bounded() -> bool:
-            return await status("tier-2", secret) == 403
+    async def is_bounded() -> bool:
+        return await status("tier-2", secret) == 403
 
-        await eventually(is_bounded)
-        assert (await status("tier-1", secret), await status("tier-1", "wrong")) == (200, 401)
+    await eventually(is_bounded)
+    assert (await status("tier-1", secret), await status("tier-1", "wrong")) == (200, 401)
 
 
 @pytest.fixture

@@ -1,23 +1,18 @@
 """The first key for answers closes the gateway to callers without one; the command, the API and the page say so."""
 
-from collections.abc import AsyncIterator
-
-import msgspec
 import pytest
 
-from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEYS
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
 
 
 @pytest.fixture
-async def aio(settings: Settings) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(msgspec.structs.replace(settings, admin_keys=ADMIN_KEYS)) as running:
-        yield running
+async def aio(app: StartApp) -> RunningGateway:
+    return await app(admin_keys=ADMIN_KEYS)
 
 
 async def status_without_a_key(aio: RunningGateway) -> int:

@@ -1,7 +1,6 @@
 """A key is paused and resumed by the endpoint and the command; while it is paused, it is refused for every use."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,20 @@ from click.testing import CliRunner
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.settings import Settings
 from gateway.cli import main
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, create_key, pause_key, resume_key, shown_key
 from migrations.tables.audit import audit_events
 from tests.support.administrator import ADMIN_NAME
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 ORDER = Order(actor="root", now=1_900_000_000.0, reason="why")
 LATER = Order(actor="root", now=1_900_000_009.0)
 
 
 @pytest_asyncio.fixture
-async def aio(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, keys_poll_seconds=600)
-    async with running_gateway(settings) as gateway:
-        yield gateway
+async def aio(app: StartApp) -> RunningGateway:
+    return await app(keys_poll_seconds=600)
 
 
 async def actions(engine: AsyncEngine) -> list[tuple[str, str, str | None]]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.in_process_cli import aio
 from tests.polling import eventually
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 
 
 @pytest.fixture
@@ -135,20 +134,19 @@ def test_what_cannot_be_is_refused_in_words(folder: Path, arguments: tuple[str, 
     assert "Traceback" not in result.output
 
 
-async def test_a_server_that_runs_follows_the_command_line(folder: Path) -> None:
+async def test_a_server_that_runs_follows_the_command_line(folder: Path, app: StartApp) -> None:
 
-    settings = Settings(data_dir=str(folder), monitor=False, keys_poll_seconds=0.05)
-    async with running_gateway(settings) as aio:
-        key = (await asyncio.to_thread(said, "keys", "create", "ada"))["key"]
+    aio = await app(data_dir=str(folder), keys_poll_seconds=0.05)
+    key = (await asyncio.to_thread(said, "keys", "create", "ada"))["key"]
 
-        async def answered(status: int, **headers: str) -> bool:
-            return (await aio.http.get("/v1/models", headers=headers)).status_code == status
+    async def answered(status: int, **headers: str) -> bool:
+        return (await aio.http.get("/v1/models", headers=headers)).status_code == status
 
-        await eventually(lambda: answered(401))
-        await eventually(lambda: answered(200, authorization=f"Bearer {key}"))
-        await asyncio.to_thread(said, "keys", "revoke", "ada")
-        await eventually(lambda: answered(401, authorization=f"Bearer {key}"))
-        assert not await answered(200, authorization=f"Bearer {key}")
+    await eventually(lambda: answered(401))
+    await eventually(lambda: answered(200, authorization=f"Bearer {key}"))
+    await asyncio.to_thread(said, "keys", "revoke", "ada")
+    await eventually(lambda: answered(401, authorization=f"Bearer {key}"))
+    assert not await answered(200, authorization=f"Bearer {key}")
 
 
 def test_a_key_gets_and_loses_its_own_names_of_models(folder: Path) -> None:

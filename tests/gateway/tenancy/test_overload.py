@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import SLO_CLASSES
-from gateway.base.settings import Settings
 from gateway.tenancy.admission import OverloadQueue
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -218,11 +216,9 @@ async def test_a_new_duration_counts_for_a_twentieth_and_one_without_an_answer_n
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def small(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     data = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=data, drain_seconds=5, monitor=False, max_in_flight=2, max_waiting=4)
-    async with running_gateway(settings) as running:
-        yield running
+    return await module_app(data_dir=data, max_in_flight=2, max_waiting=4)
 
 
 async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_wait(small: RunningGateway) -> None:

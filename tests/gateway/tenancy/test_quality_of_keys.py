@@ -1,6 +1,5 @@
 """A key's quality target and minimum tier: lower bounds for every request of the key."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -8,11 +7,10 @@ import pytest_asyncio
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.configuration import load_settings
-from gateway.base.settings import Settings
 from gateway.tenancy.keys.directory import KnownKeys
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,10 +18,8 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, quality_target="economy")
-    async with running_gateway(settings) as gateway:
-        yield gateway
+async def running(module_app: StartApp) -> RunningGateway:
+    return await module_app(quality_target="economy")
 
 
 @pytest.fixture

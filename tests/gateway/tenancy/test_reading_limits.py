@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.embedding_catalog import embedding_settings
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,12 +40,11 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """A gateway of all tests, each of which has a key of its own."""
-    own = embedding_settings(tmp_path_factory.mktemp("aio"), keys_poll_seconds=600)
-    async with running_gateway(own) as gateway:
-        gateway.tier(1).vocabulary = tokenizer
-        yield gateway
+    gateway = await module_app(embedding_settings(tmp_path_factory.mktemp("aio"), keys_poll_seconds=600))
+    gateway.tier(1).vocabulary = tokenizer
+    return gateway
 
 
 async def key_of(aio: RunningGateway, **terms: Any) -> str:

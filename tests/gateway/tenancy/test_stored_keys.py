@@ -1,6 +1,5 @@
 """Stored keys over HTTP: shown once, hashed, valid for their scopes, and ended everywhere."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import open_database
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 from tests.support.database import migrated
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,11 +25,9 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def running(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     data = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=data, monitor=False, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
-    async with running_gateway(settings) as gateway:
-        yield gateway
+    return await module_app(data_dir=data, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
 
 
 @pytest.fixture

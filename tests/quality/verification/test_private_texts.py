@@ -51,7 +51,7 @@ def served_by_tier_1(purpose: Purpose, consent: Consent) -> Record:
     return msgspec.structs.replace(served, decision=msgspec.structs.replace(served.decision, would_be=2))
 
 
-class World:
+class LoopbackMonitor:
     """A monitor whose tiers are real servers on loopback."""
 
     def __init__(self, engine: AsyncEngine, sinks: Sinks, catalog: Catalog) -> None:
@@ -81,9 +81,11 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def world(sqlite_engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[World]:
+async def world(sqlite_engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[LoopbackMonitor]:
     async with running_sinks() as sinks:
-        world = World(sqlite_engine, sinks, load_catalog(sinks.write_catalog(tmp_path / "catalog.toml")))
+        catalog = tmp_path / "catalog.toml"
+        catalog.write_text(sinks.catalog())
+        world = LoopbackMonitor(sqlite_engine, sinks, load_catalog(str(catalog)))
         for tier in world.tiers:
             await tier.start()
         yield world
@@ -92,7 +94,7 @@ async def world(sqlite_engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[Wor
 
 
 @pytest.mark.parametrize("purpose", DRAWN)
-async def test_texts_of_an_open_request_are_verified_elsewhere(world: World, purpose: Purpose) -> None:
+async def test_texts_of_an_open_request_are_verified_elsewhere(world: LoopbackMonitor, purpose: Purpose) -> None:
     """What the tests below show is due to consent alone."""
     await world.verify(purpose, ALL)
     asked = {body["model"] for body in world.sinks.away}
@@ -103,7 +105,7 @@ async def test_texts_of_an_open_request_are_verified_elsewhere(world: World, pur
 
 @pytest.mark.parametrize("consent", PRIVATE.values(), ids=PRIVATE)
 @pytest.mark.parametrize("purpose", DRAWN)
-async def test_texts_of_a_private_request_are_not(world: World, purpose: Purpose, consent: Consent) -> None:
+async def test_texts_of_a_private_request_are_not(world: LoopbackMonitor, purpose: Purpose, consent: Consent) -> None:
     await world.verify(purpose, consent)
     assert world.sinks.away == []
     assert await rows(world.engine, verifications) == []
@@ -112,7 +114,7 @@ async def test_texts_of_a_private_request_are_not(world: World, purpose: Purpose
 @pytest.mark.parametrize("consent", [ALL, CredentialConsent()])
 @pytest.mark.parametrize("purpose", DRAWN)
 async def test_no_tier_verifies_that_answers_with_callers_credentials(
-    world: World, purpose: Purpose, consent: Consent
+    world: LoopbackMonitor, purpose: Purpose, consent: Consent
 ) -> None:
     for tier in world.tiers[1:]:
         tier.asks_credential = True
@@ -122,7 +124,7 @@ async def test_no_tier_verifies_that_answers_with_callers_credentials(
 
 
 @pytest.mark.parametrize("purpose", DRAWN)
-async def test_what_waits_already_is_asked_about_again(world: World, purpose: Purpose) -> None:
+async def test_what_waits_already_is_asked_about_again(world: LoopbackMonitor, purpose: Purpose) -> None:
     """A request that was queued, by an older process or before a tier lost its label, is not sent on."""
     served = served_by_tier_1(purpose, Consent(local=True))
     await store_request(world.engine, served)
@@ -137,7 +139,9 @@ async def test_what_waits_already_is_asked_about_again(world: World, purpose: Pu
     assert row["status"] == "failed"
 
 
-async def test_a_request_that_some_tiers_may_see_is_verified_by_these_and_never_probed(world: World) -> None:
+async def test_a_request_that_some_tiers_may_see_is_verified_by_these_and_never_probed(
+    world: LoopbackMonitor,
+) -> None:
     """Tier 1 answered, tier 3 may be asked, tier 2 may not: no second opinion of tier 2, and no full ladder."""
     consent = Consent(tiers=frozenset({1, 3}))
     await world.verify("probe", consent)
@@ -148,7 +152,7 @@ async def test_a_request_that_some_tiers_may_see_is_verified_by_these_and_never_
 
 @pytest.mark.parametrize(("learner", "learned"), [("home", ["open", "tiers"]), ("away", ["open"]), (None, ["open"])])
 async def test_no_adapter_learns_what_its_tiers_may_not_see(
-    world: World, learner: str | None, learned: list[str]
+    world: LoopbackMonitor, learner: str | None, learned: list[str]
 ) -> None:
     for name, consent in {"open": ALL, "tiers": Consent(tiers=frozenset({1})), "alone": Consent(reuse=False)}.items():
         await store_request(world.engine, record(name, prompt=name, consent=consent))

@@ -9,10 +9,9 @@ import httpx
 import openai
 import pytest
 
-from gateway.base.settings import Settings
 from quality.records.record import EmbeddingRecord
 from tests.gateway.chained_tiers import well
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 CATALOG = """
@@ -73,9 +72,7 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -
     monkeypatch.setenv("AIO_TEST_MEDIA_KEY", "sk-media-secret")
     made = World()
     async with made.chats, made.media:
-        file = folder / "catalog.toml"
-        file.write_text((CATALOG + more).format(chats=made.chats.base_url, media=made.media.base_url))
-        settings = Settings(data_dir=str(folder / "data"), catalog=str(file), monitor=False, drain_seconds=5)
-        async with running_gateway(settings, scripted=False) as made.gateway:
+        catalog = (CATALOG + more).format(chats=made.chats.base_url, media=made.media.base_url)
+        async with gateway_of(folder, catalog, data_dir=str(folder / "data")) as made.gateway:
             made.client = made.gateway.openai
             yield made

@@ -1,7 +1,6 @@
 """Operators load and unload adapters while the core serves, and requests name them behind their model's colon."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -9,10 +8,10 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
 
-from gateway.base.settings import Settings
 from gateway.cli import main
 from tests.support.administrator import ADMIN_KEY
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADAPTERS = "/v1/admin/adapters"
@@ -20,12 +19,11 @@ INT4 = "smollm2-int4"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(module_app: StartApp) -> RunningGateway:
     """The laptop catalogue's tiers on a core of hash models, for which every path is an adapter."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        await load(running, "sql")
-        yield running
+    running = await module_app(core=laptop_hash_core, scripted=False)
+    await load(running, "sql")
+    return running
 
 
 async def load(aio: RunningGateway, name: str) -> None:

@@ -19,7 +19,8 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.base.settings import Settings
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.app import RunningGateway, laptop_hash_core, threaded_gateway
+from tests.support.app import RunningGateway, threaded_gateway
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.processes
 

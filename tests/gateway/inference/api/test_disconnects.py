@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from gateway.edge.response_cycle import CLIENT_CONNECTION, DisconnectWatch
 from quality.records.record import Record
 from tests.gateway.walk import BOUNDED
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -21,13 +19,9 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 @pytest_asyncio.fixture(
     scope="module", loop_scope="module", params=[None, BOUNDED], ids=["by a task", "by the protocol"]
 )
-async def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RunningGateway]:
+async def module_gateway(request: pytest.FixtureRequest, module_app: StartApp) -> RunningGateway:
     """A gateway whose server notices disconnects in one of two ways."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, protocol=request.param) as running:
-        yield running
+    return await module_app(protocol=request.param)
 
 
 async def post(

@@ -2,7 +2,6 @@
 
 import asyncio
 import csv
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -15,7 +14,7 @@ from quality.records.record import EmbeddingRecord
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,14 +25,14 @@ TEXT = "embedded texts are not stored"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def encoding(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = embedding_settings(
-        tmp_path_factory.mktemp("encoder"),
-        api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
-        admin_keys=f"root={ADMIN_KEY}",
+async def encoding(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
+    return await module_app(
+        embedding_settings(
+            tmp_path_factory.mktemp("encoder"),
+            api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
+            admin_keys=f"root={ADMIN_KEY}",
+        )
     )
-    async with running_gateway(settings) as running:
-        yield running
 
 
 @pytest.fixture

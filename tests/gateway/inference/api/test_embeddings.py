@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from gateway.inference.embedding.embedder import TOGETHER, CoreEmbedder
 from inference_core.protocol import ModelInfo
 from tests.gateway.embedding_catalog import TEXTS, embedding_settings
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.catalog.catalog import CPU_CORE, EmbeddingSpec
 from tiers.tier import Usage, UsageMeter
 
@@ -23,10 +22,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def encoding(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def encoding(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """Scripted tiers, and an encoder of 2 layers."""
-    async with running_gateway(embedding_settings(tmp_path_factory.mktemp("encoder"))) as running:
-        yield running
+    return await module_app(embedding_settings(tmp_path_factory.mktemp("encoder")))
 
 
 async def embedded(gateway: RunningGateway, given: Any, **fields: Any) -> Any:

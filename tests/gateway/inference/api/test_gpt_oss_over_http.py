@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.gpt_oss_models import config, random_model, save_in_mxfp4
 from tests.inference_core.harmony_vocabulary import SIZE, write_harmony_tokenizer
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess
 
 pytestmark = pytest.mark.processes
 
@@ -83,7 +82,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Taught:
 
 
 @pytest.fixture(scope="module")
-def aio(taught: Taught, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+def aio(taught: Taught, tmp_path_factory: pytest.TempPathFactory, module_served: Serve) -> ServedProcess:
     folder = tmp_path_factory.mktemp("served")
     price = "price = { input_usd_per_million = 1, output_usd_per_million = 1 }"
     lines = [
@@ -94,8 +93,7 @@ def aio(taught: Taught, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         "[unmeasured]", '"m" = "it knows two answers"',
     ]  # fmt: skip
     (folder / "catalogue.toml").write_text("\n".join(lines))
-    with served(folder / "data", folder / "cache", "--catalog", str(folder / "catalogue.toml")) as process:
-        yield process
+    return module_served("--catalog", str(folder / "catalogue.toml"), data=folder / "data")
 
 
 def chat(aio: ServedProcess, **fields: Any) -> Any:

@@ -2,15 +2,14 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.polling import until
-from tests.support.served import UNCACHED, ServedProcess, served
-from tests.support.upstream import Upstream, write_remote_catalog
+from tests.support.served import UNCACHED, Serve, ServedProcess
+from tests.support.upstream import Upstream
 
 pytestmark = pytest.mark.processes
 
@@ -20,12 +19,9 @@ WORDS = 200
 
 
 @pytest.fixture(scope="module")
-def aio(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    data = tmp_path_factory.mktemp("data")
-    catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
+def aio(upstream: Upstream, module_served: Serve) -> ServedProcess:
     environment = {"AIO_ADMIN_KEYS": "root=test-admin-07158b06243a3ef4b8e7746013aa659a", "AIO_KEYS_POLL_SECONDS": "0.2"}
-    with served(data, data / "cache", "--catalog", str(catalog), environment=environment) as process:
-        yield process
+    return module_served(upstream=upstream, environment=environment)
 
 
 def order(aio: ServedProcess, method: str, path: str, body: Any = None) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from gateway.base.settings import Settings
 from gateway.inference.api.completions import CHAT
 from gateway.inference.api.sending import MOST_CHARS, shown_names
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -45,16 +44,14 @@ NESTED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as gateway:
-        yield gateway
+async def running(module_app: StartApp) -> RunningGateway:
+    return await module_app()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def keyed(module_app: StartApp) -> RunningGateway:
     """A gateway that knows keys, and so asks for one."""
-    async with running_gateway(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as gateway:
-        yield gateway
+    return await module_app()
 
 
 @pytest.fixture

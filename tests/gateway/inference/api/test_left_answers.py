@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from gateway.base.settings import Settings
 from quality.records.record import Record
 from tests.polling import eventually
 from tests.support.administrator import bearer
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, gateway_of
 from tests.support.upstream import Call, LoopbackServer
 
 _KEY = "AIO_TEST_LEFT_KEY"
@@ -83,10 +82,8 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         await call.send(b"data: [DONE]\n\n")
 
     async with LoopbackServer(answer) as server:
-        catalog = folder / "catalog.toml"
-        catalog.write_text("".join(_TIER.format(name=n, url=server.base_url, key=_KEY) for n in ("small", "large")))
-        settings = Settings(data_dir=str(folder), catalog=str(catalog), monitor=False, drain_seconds=5)
-        async with running_gateway(settings, scripted=False, protocol="httptools") as gateway:
+        catalog = "".join(_TIER.format(name=n, url=server.base_url, key=_KEY) for n in ("small", "large"))
+        async with gateway_of(folder, catalog, protocol="httptools") as gateway:
             try:
                 yield World(gateway, server, go)
             finally:

@@ -2,11 +2,9 @@
 they are gone."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import openai
 import pytest
 from sqlalchemy import func, select
@@ -18,7 +16,7 @@ from migrations.tables.api_objects import stored_responses
 from quality.privacy import Retention, RetentionLimits
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.support.administrator import ADMIN_HEADERS
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.conversation import ToolCallDelta
 
 SAID = "Hello there, how are you?"
@@ -31,18 +29,16 @@ def open_settings(folder: Path, **changes: Any) -> Settings:
 
 
 @pytest.fixture
-async def anyone(tmp_path: Path, database_url: str) -> AsyncIterator[RunningGateway]:
+async def anyone(tmp_path: Path, database_url: str, app: StartApp) -> RunningGateway:
     """A gateway without keys, once on each database."""
-    async with running_gateway(open_settings(tmp_path, database_url=database_url)) as running:
-        yield running
+    return await app(open_settings(tmp_path, database_url=database_url))
 
 
 @pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+async def keyed(tmp_path: Path, app: StartApp) -> RunningGateway:
     """A gateway with the keys of Ada and of Bob, who did not consent."""
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
-    async with running_gateway(open_settings(tmp_path, api_keys=keys, private_keys="bob")) as running:
-        yield running
+    return await app(open_settings(tmp_path, api_keys=keys, private_keys="bob"))
 
 
 def client(gateway: RunningGateway, name: str) -> openai.AsyncOpenAI:
@@ -174,15 +170,15 @@ async def test_a_named_item_of_another_tenant_or_of_none_is_not_found(keyed: Run
     await client(keyed, "ada").responses.create(model="tier-1", input=named)
 
 
-async def test_named_items_hold_no_more_than_a_body_may(settings: Settings) -> None:
-    async with running_gateway(msgspec.structs.replace(settings, body_limit=4096)) as gateway:
-        gateway.tier(1).words = ("x" * 1000,)
-        said = await gateway.openai.responses.create(model="tier-1", input="x")
-        named: Any = [{"type": "item_reference", "id": said.output[0].id}]
-        await gateway.openai.responses.create(model="tier-1", input=named * 2)
-        with pytest.raises(openai.BadRequestError) as refused:
-            await gateway.openai.responses.create(model="tier-1", input=named * 4)
-        assert (refused.value.param, refused.value.code) == ("input", "context_too_large")
+async def test_named_items_hold_no_more_than_a_body_may(app: StartApp) -> None:
+    gateway = await app(body_limit=4096)
+    gateway.tier(1).words = ("x" * 1000,)
+    said = await gateway.openai.responses.create(model="tier-1", input="x")
+    named: Any = [{"type": "item_reference", "id": said.output[0].id}]
+    await gateway.openai.responses.create(model="tier-1", input=named * 2)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await gateway.openai.responses.create(model="tier-1", input=named * 4)
+    assert (refused.value.param, refused.value.code) == ("input", "context_too_large")
 
 
 async def test_a_stream_that_ends_is_found_by_the_next_request(anyone: RunningGateway) -> None:
@@ -265,41 +261,39 @@ async def test_a_response_whose_user_is_erased_while_it_is_answered_is_not_store
     assert await num_stored(keyed) == 0
 
 
-async def test_a_redaction_stores_no_responses(tmp_path: Path) -> None:
+async def test_a_redaction_stores_no_responses(tmp_path: Path, app: StartApp) -> None:
     patterns = tmp_path / "patterns"
     patterns.write_text("4711\n", "utf-8")
-    async with running_gateway(open_settings(tmp_path, redaction=str(patterns))) as gateway:
-        answer = await gateway.openai.responses.create(model="tier-1", input="My number is 4711.")
-        assert answer.model_dump()["store"] is False
-        assert await num_stored(gateway) == 0
+    gateway = await app(open_settings(tmp_path, redaction=str(patterns)))
+    answer = await gateway.openai.responses.create(model="tier-1", input="My number is 4711.")
+    assert answer.model_dump()["store"] is False
+    assert await num_stored(gateway) == 0
 
 
-async def test_an_answer_is_given_though_it_cannot_be_stored(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_is_given_though_it_cannot_be_stored(monkeypatch: pytest.MonkeyPatch, app: StartApp) -> None:
     async def add(self: StoredResponses, response: object) -> bool:
         raise OperationalError("INSERT", {}, Exception("down"))
 
     monkeypatch.setattr(StoredResponses, "add", add)
-    async with running_gateway(settings) as gateway:
-        answer = await gateway.openai.responses.create(model="tier-1", input="One")
-        assert (answer.output_text, answer.model_dump()["store"]) == (SAID, False)
-        stream = await gateway.openai.responses.create(model="tier-1", input="One", stream=True)
-        last = [event async for event in stream][-1]
-        assert last.type == "response.completed"
-        assert last.response.model_dump()["store"] is False
+    gateway = await app()
+    answer = await gateway.openai.responses.create(model="tier-1", input="One")
+    assert (answer.output_text, answer.model_dump()["store"]) == (SAID, False)
+    stream = await gateway.openai.responses.create(model="tier-1", input="One", stream=True)
+    last = [event async for event in stream][-1]
+    assert last.type == "response.completed"
+    assert last.response.model_dump()["store"] is False
 
 
-async def test_a_conversation_grows_to_the_size_of_a_body_and_no_further(settings: Settings) -> None:
-    async with running_gateway(msgspec.structs.replace(settings, body_limit=4096)) as gateway:
-        gateway.tier(1).max_context = 100_000
-        responses = gateway.openai.responses
-        last = await responses.create(model="tier-1", input="x" * 1500)
-        last = await responses.create(model="tier-1", input="x" * 1500, previous_response_id=last.id)
-        last = await responses.create(model="tier-1", input="x" * 1500, previous_response_id=last.id)
-        with pytest.raises(openai.BadRequestError) as refused:
-            await responses.create(model="tier-1", input="x", previous_response_id=last.id)
-        assert refused.value.code == "context_too_large"
+async def test_a_conversation_grows_to_the_size_of_a_body_and_no_further(app: StartApp) -> None:
+    gateway = await app(body_limit=4096)
+    gateway.tier(1).max_context = 100_000
+    responses = gateway.openai.responses
+    last = await responses.create(model="tier-1", input="x" * 1500)
+    last = await responses.create(model="tier-1", input="x" * 1500, previous_response_id=last.id)
+    last = await responses.create(model="tier-1", input="x" * 1500, previous_response_id=last.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await responses.create(model="tier-1", input="x", previous_response_id=last.id)
+    assert refused.value.code == "context_too_large"
 
 
 async def test_routing_recognises_the_conversation_whatever_its_instructions(anyone: RunningGateway) -> None:
@@ -339,20 +333,18 @@ async def test_lines_of_a_batch_go_on_from_responses_and_store_their_own(anyone:
     assert stored.previous_response_id == first.id
 
 
-async def test_tokens_are_counted_with_the_conversation_and_nothing_is_generated(tmp_path: Path) -> None:
-    async with running_gateway(open_settings(tmp_path)) as gateway:
-        responses = gateway.openai.responses
-        first = await responses.create(model="tier-1", input="Say hello.")
-        alone = await responses.input_tokens.count(model="tier-1", input="And again.", tools=[ADD])
-        after = await responses.input_tokens.count(
-            model="tier-1", input="And again.", previous_response_id=first.id, instructions="Be kind."
-        )
-        # The scripted tier counts four tokens more than words for each turn.
-        assert (alone.object, alone.input_tokens) == ("response.input_tokens", 2 + 4)
-        assert after.input_tokens == sum(
-            len(text.split()) + 4 for text in ("Be kind.", "Say hello.", SAID, "And again.")
-        )
-        with pytest.raises(openai.NotFoundError, match="claude-0"):
-            await responses.input_tokens.count(model="claude-0", input="x")
-        assert len(gateway.tier(1).requests) == 1
-        assert await num_stored(gateway) == 1
+async def test_tokens_are_counted_with_the_conversation_and_nothing_is_generated(tmp_path: Path, app: StartApp) -> None:
+    gateway = await app(open_settings(tmp_path))
+    responses = gateway.openai.responses
+    first = await responses.create(model="tier-1", input="Say hello.")
+    alone = await responses.input_tokens.count(model="tier-1", input="And again.", tools=[ADD])
+    after = await responses.input_tokens.count(
+        model="tier-1", input="And again.", previous_response_id=first.id, instructions="Be kind."
+    )
+    # The scripted tier counts four tokens more than words for each turn.
+    assert (alone.object, alone.input_tokens) == ("response.input_tokens", 2 + 4)
+    assert after.input_tokens == sum(len(text.split()) + 4 for text in ("Be kind.", "Say hello.", SAID, "And again."))
+    with pytest.raises(openai.NotFoundError, match="claude-0"):
+        await responses.input_tokens.count(model="claude-0", input="x")
+    assert len(gateway.tier(1).requests) == 1
+    assert await num_stored(gateway) == 1

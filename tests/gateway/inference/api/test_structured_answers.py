@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess
 
 pytestmark = [
     pytest.mark.processes,
@@ -55,9 +54,8 @@ ROME = [{"role": "user", "content": "What will the weather be in Rome in the nex
 
 
 @pytest.fixture(scope="module")
-def aio(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("data"), weight_cache) as process:
-        yield process
+def aio(weight_cache: Path, module_served: Serve) -> ServedProcess:
+    return module_served(cache=weight_cache)
 
 
 @pytest.mark.parametrize("model", TIERS)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import new_key
-from tests.support.app import running_gateway
+from tests.support.app import StartApp, running_gateway
 from tests.support.served import ServedProcess
 from tiers.errors import TierUnavailableError
 
@@ -53,15 +53,14 @@ def test_what_the_caller_can_mend_has_the_clients_error_for_it(aio: ServedProces
     assert (unknown.value.param, unknown.value.code) == ("modalities", "unsupported_parameter")
 
 
-async def test_a_missing_key_is_an_authentication_error(settings: Settings) -> None:
+async def test_a_missing_key_is_an_authentication_error(settings: Settings, app: StartApp) -> None:
     key, digest = new_key()
-    keyed = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"team={digest}")
-    async with running_gateway(keyed) as gateway:
-        with pytest.raises(openai.AuthenticationError) as caught:
-            await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
-        assert caught.value.code == "invalid_api_key"
-        answer = await gateway.openai.with_options(api_key=key).chat.completions.create(model="auto", messages=HELLO)
-        assert answer.choices[0].message.content == "Hello there, how are you?"
+    gateway = await app(api_keys=f"team={digest}")
+    with pytest.raises(openai.AuthenticationError) as caught:
+        await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
+    assert caught.value.code == "invalid_api_key"
+    answer = await gateway.openai.with_options(api_key=key).chat.completions.create(model="auto", messages=HELLO)
+    assert answer.choices[0].message.content == "Hello there, how are you?"
 
 
 async def test_a_client_that_retries_obeys_retry_after(settings: Settings) -> None:

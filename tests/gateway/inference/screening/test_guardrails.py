@@ -11,11 +11,10 @@ import httpx
 import openai
 import pytest
 
-from gateway.base.settings import Settings
 from tests.gateway.inference.screening import word_guardrails
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
-from tests.support.upstream import Call, LoopbackServer, write_remote_catalog
+from tests.support.app import RunningGateway, gateway_of
+from tests.support.upstream import Call, LoopbackServer, remote_catalog
 from tiers.conversation import ToolCallDelta
 from tiers.errors import CatalogError
 from tiers.tier import GenerationRequest
@@ -42,11 +41,9 @@ def forgotten() -> Iterator[None]:
 @asynccontextmanager
 async def guarded(folder: Path, tables: str) -> AsyncIterator[RunningGateway]:
     """A gateway with these guardrails before scripted tiers, of which the first answers; all are labelled local."""
-    catalog = write_remote_catalog(folder / "catalog.toml", "http://127.0.0.1:9/v1")
-    edit(catalog, "number =", "local = true\nnumber =")
-    edit(catalog, 'name = "one-upstream"', f'name = "one-upstream"\n{tables}')
-    settings = Settings(catalog=str(catalog), data_dir=str(folder), drain_seconds=5, monitor=False)
-    async with running_gateway(settings) as aio:
+    catalog = remote_catalog("http://127.0.0.1:9/v1").replace("number =", "local = true\nnumber =")
+    catalog = catalog.replace('name = "one-upstream"', f'name = "one-upstream"\n{tables}')
+    async with gateway_of(folder, catalog, scripted=True) as aio:
         aio.classifier.p_ok = (0.99, 0.99, 0.99, 1.0)
         for tier in aio.tiers:
             tier.is_local = True

@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from gateway.inference.screening.rules import PrivateRules, readings
 from tests.gateway.private_forms import CASES, CATALOG, OPEN, TEXTS, Body
-from tests.gateway.sinks import Sinks, running_sinks
+from tests.gateway.sinks import SinkGateway, running_sinks
 from tests.shared_data import rows
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import gateway_of
 from tiers.catalog.catalog import PrivateSpec
 
 ALL = PrivateRules(PrivateSpec())
@@ -87,72 +86,57 @@ def test_a_text_is_read_plain_and_decoded(written: str, read: list[str]) -> None
     assert readings(written) == read
 
 
-class World:
-    """A gateway whose classifier says that only the strongest tier, which is elsewhere, is good enough."""
-
-    def __init__(self, aio: RunningGateway, sinks: Sinks) -> None:
-        self.aio, self.sinks = aio, sinks
-
-    @property
-    def left(self) -> list[bytes]:
-        """The bytes that left."""
-        return [call.raw for server in self.sinks.servers for call in server.calls]
-
-    async def ask(self, path: str, body: Body) -> int:
-        """The status of the answer."""
-        return (await self.aio.http.post(path, json={"model": "auto"} | body)).status_code
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    data = tmp_path_factory.mktemp("data")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SinkGateway]:
+    able = "capabilities = {tools = true, json_schema = true}"
     async with running_sinks() as sinks:
-        catalog = sinks.write_catalog(data / "catalog.toml", CATALOG.format(sink=sinks.servers[0].base_url))
-        able = "capabilities = {tools = true, json_schema = true}"
-        catalog.write_text(catalog.read_text().replace("local = true", f"local = true\n{able}"))
-        settings = Settings(catalog=str(catalog), data_dir=str(data), drain_seconds=5, monitor=False)
-        async with running_gateway(settings, scripted=False) as aio:
-            yield World(aio, sinks)
+        catalog = sinks.catalog(CATALOG.format(sink=sinks.servers[0].base_url), able)
+        async with gateway_of(tmp_path_factory.mktemp("data"), catalog) as aio:
+            yield SinkGateway(aio, sinks)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def world(shared: World) -> World:
-    shared.sinks.reset()
-    shared.aio.reset()
-    shared.aio.classifier.p_ok = (0.01, 0.01, 1.0)
+@pytest.fixture
+def sinks(shared: SinkGateway) -> SinkGateway:
+    """Only the strongest tier, which is elsewhere, is good enough."""
+    shared.reset(0.01, 0.01, 1.0)
     return shared
+
+
+async def status(sinks: SinkGateway, path: str, body: Body) -> int:
+    """Ask, and return the status of the answer."""
+    return (await sinks.aio.http.post(path, json={"model": "auto"} | body)).status_code
 
 
 @pytest.mark.parametrize(("path", "body"), OPEN)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_is_not_private_leaves(world: World, path: str, body: Body) -> None:
-    await world.ask(path, body)
-    assert world.left
+async def test_what_is_not_private_leaves(sinks: SinkGateway, path: str, body: Body) -> None:
+    await status(sinks, path, body)
+    assert sinks.left
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_no_byte_of_what_is_private_leaves(world: World, name: str) -> None:
-    status = await world.ask(*CASES[name])
-    assert world.left == []
+async def test_no_byte_of_what_is_private_leaves(sinks: SinkGateway, name: str) -> None:
+    told = await status(sinks, *CASES[name])
+    assert sinks.left == []
     # It is answered at home, or refused: by a rule, or because no tier at home has what it needs.
-    assert status in (200, 400, 403)
+    assert told in (200, 400, 403)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_file_that_no_rule_reads_stays_and_so_do_the_fields_of_its_form(world: World) -> None:
+async def test_a_file_that_no_rule_reads_stays_and_so_do_the_fields_of_its_form(sinks: SinkGateway) -> None:
     files = {"file": ("a.wav", b"RIFF", "audio/wav")}
-    answer = await world.aio.http.post("/v1/audio/transcriptions", data={"model": "others"}, files=files)
+    answer = await sinks.aio.http.post("/v1/audio/transcriptions", data={"model": "others"}, files=files)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_tier_may_see")
     assert answer.json()["error"]["param"] == "file"
     assert "files, which no rule reads, in file" in answer.json()["error"]["message"]
-    assert world.left == []
+    assert sinks.left == []
 
 
 @pytest.mark.parametrize(("path", "body"), OPEN[6:])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_header_that_asks_for_privacy_binds_every_endpoint(world: World, path: str, body: Body) -> None:
+async def test_a_header_that_asks_for_privacy_binds_every_endpoint(sinks: SinkGateway, path: str, body: Body) -> None:
     headers = {"x-aio-private": "true"}
-    answer = await world.aio.http.post(path, json={"model": "auto"} | body, headers=headers)
+    answer = await sinks.aio.http.post(path, json={"model": "auto"} | body, headers=headers)
     assert (answer.status_code, answer.json()["error"]["param"]) == (403, "x-aio-private")
-    assert world.left == []
+    assert sinks.left == []

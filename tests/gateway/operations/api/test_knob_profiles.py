@@ -15,7 +15,8 @@ from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES, Profile
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.protocol import Knobs
 from tests.support.administrator import ADMIN_KEY, ADMIN_NAME
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 from tiers.catalog.replica_spec import BalancingSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

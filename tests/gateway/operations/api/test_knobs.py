@@ -18,7 +18,8 @@ from gateway.tenancy.keys.key_secrets import new_key
 from inference_core.protocol import Knobs
 from quality.store.database import migrate, open_database
 from tests.support.administrator import ADMIN_KEY, ADMIN_NAME
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KNOBS = "/v1/admin/knobs/core"

@@ -1,7 +1,6 @@
 """A catalogue's own labels over HTTP: bad verdicts promote prompts like theirs, good ones and a reset end it."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -12,7 +11,6 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
-from gateway.base.settings import Settings
 from gateway.inference.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.operations.labels.active_labels import ActiveLabels
 from migrations.tables.audit import audit_events
@@ -20,7 +18,7 @@ from migrations.tables.quality import training_rows
 from quality.learning.own_labels import OwnLabels
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.catalog.catalog import CatalogInUse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,20 +29,19 @@ FORGET = "/admin/quality/promotions/end"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """A gateway with the shipped classifier, which sends PROMPT to tier 1."""
     data = tmp_path_factory.mktemp("data")
-    settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}", monitor=False)
-    async with running_gateway(settings) as running:
-        running.http.headers["authorization"] = f"Bearer {ADMIN}"
-        serving, operations = running.serving, running.operations
-        classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.served.catalog.fingerprint)
-        classifier.load()
-        serving.routing.classifier = classifier
-        operations.active_labels = ActiveLabels(
-            serving.database, classifier, operations.metrics, CatalogInUse(serving.routing.served.catalog)
-        )
-        yield running
+    running = await module_app(data_dir=str(data), admin_keys=f"ann={ADMIN}")
+    running.http.headers["authorization"] = f"Bearer {ADMIN}"
+    serving, operations = running.serving, running.operations
+    classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.served.catalog.fingerprint)
+    classifier.load()
+    serving.routing.classifier = classifier
+    operations.active_labels = ActiveLabels(
+        serving.database, classifier, operations.metrics, CatalogInUse(serving.routing.served.catalog)
+    )
+    return running
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")

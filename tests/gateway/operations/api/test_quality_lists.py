@@ -1,7 +1,6 @@
 """`/admin/api`: operators list the loop's work, see its estimates, and start a retraining; other callers cannot."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from migrations.tables.quality import classifier_versions, verifications
 from migrations.tables.requests import requests
 from quality.quality_loop import QualityLoop
 from tests.gateway.operations.dashboard.browsing import sign_in
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
@@ -31,21 +30,20 @@ SERVED = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     data = tmp_path_factory.mktemp("data")
-    settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}")
-    async with running_gateway(settings) as running:
-        running.http.headers["authorization"] = f"Bearer {ADMIN}"
-        async with running.serving.database.begin() as connection:
-            for tier, label, at in ((1, "worse", 1.0), (2, "no_worse", 2.0), (1, "no_worse", 3.0)):
-                row = VERDICT | {"tier": tier, "label": label, "created_at": at, "sampled_reason": f"sample {at}"}
-                await connection.execute(insert(verifications).values(**row | {"request_id": f"r{at}"}))
-            for number, key in enumerate(("ann", "bob", "ann")):
-                row = SERVED | {"request_id": f"q{number}", "key_id": key, "tier": 1 + number % 2}
-                await connection.execute(insert(requests).values(**row, created_at=float(number)))
-            version = {"version": "v-test", "path": "", "status": "refused", "reason": "loses", "metrics": {}}
-            await connection.execute(insert(classifier_versions).values(**version, created_at=1.0))
-        yield running
+    running = await module_app(Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}"))
+    running.http.headers["authorization"] = f"Bearer {ADMIN}"
+    async with running.serving.database.begin() as connection:
+        for tier, label, at in ((1, "worse", 1.0), (2, "no_worse", 2.0), (1, "no_worse", 3.0)):
+            row = VERDICT | {"tier": tier, "label": label, "created_at": at, "sampled_reason": f"sample {at}"}
+            await connection.execute(insert(verifications).values(**row | {"request_id": f"r{at}"}))
+        for number, key in enumerate(("ann", "bob", "ann")):
+            row = SERVED | {"request_id": f"q{number}", "key_id": key, "tier": 1 + number % 2}
+            await connection.execute(insert(requests).values(**row, created_at=float(number)))
+        version = {"version": "v-test", "path": "", "status": "refused", "reason": "loses", "metrics": {}}
+        await connection.execute(insert(classifier_versions).values(**version, created_at=1.0))
+    return running
 
 
 async def listed(aio: RunningGateway, what: str, **query: Any) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """The layout of the pages in a real browser on a desk's and a laptop's width, and the first day's overview."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from tests.gateway.operations.dashboard.real_gateway import (
 )
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import ADMIN, ask, order
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess
 
 pytestmark = IN_CHROMIUM
 
@@ -53,14 +52,13 @@ WIDEST = """() => {
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
+def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path, module_served: Serve) -> ServedProcess:
     """It has answered nothing yet: the first test asks it."""
     data = tmp_path_factory.mktemp("data")
-    environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
-    with served(data, weight_cache, environment=environment) as process:
-        add_user(data, LONG_NAME, "operator")
-        import_labels(data, 30)
-        yield process
+    process = module_served(cache=weight_cache, data=data, environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}"})
+    add_user(data, LONG_NAME, "operator")
+    import_labels(data, 30)
+    return process
 
 
 @pytest.fixture(scope="module")

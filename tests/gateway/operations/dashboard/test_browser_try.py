@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 from tests.gateway.operations.dashboard.page_layout import cut_tables, overlapping_texts
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, card, serious_findings, signed_in
 from tests.gateway.operations.dashboard.real_traffic import ADMIN
-from tests.support.served import ServedProcess, served
+from tests.support.served import Serve, ServedProcess
 
 pytestmark = IN_CHROMIUM
 SIZES: dict[str, ViewportSize] = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 900}}
@@ -24,10 +24,8 @@ PROMPT = "What is the capital of Australia?"
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
-    environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
-    with served(tmp_path_factory.mktemp("data"), weight_cache, environment=environment) as process:
-        yield process
+def gateway(weight_cache: Path, module_served: Serve) -> ServedProcess:
+    return module_served(cache=weight_cache, environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}"})
 
 
 @pytest.fixture(params=SIZES, ids=list(SIZES))

@@ -1,14 +1,12 @@
 """The core page: its state is shown, and authorised users change knobs, with an audit trail."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/core"
@@ -17,10 +15,8 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
+async def aio(module_app: StartApp) -> RunningGateway:
+    return await module_app(core=laptop_hash_core, scripted=False)
 
 
 async def knobs_of(aio: RunningGateway) -> dict[str, dict[str, object]]:

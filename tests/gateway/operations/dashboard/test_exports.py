@@ -21,7 +21,8 @@ from quality.verification.job import Depth
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Spending
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.support.app import laptop_hash_core, running_gateway
+from tests.support.app import running_gateway
+from tests.support.core import laptop_hash_core
 from tiers.catalog.catalog import CatalogInUse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

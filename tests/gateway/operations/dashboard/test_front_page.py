@@ -2,15 +2,12 @@
 
 import json
 import shlex
-from collections.abc import AsyncIterator
 
 import httpx
-import msgspec
 import pytest
 
-from gateway.base.settings import Settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tiers.tier import TierLoad
 
 KEY = "test-ada-f35eedd987dfd329c654d535ce9eb689"
@@ -18,15 +15,13 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 @pytest.fixture
-async def open_one(settings: Settings) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(settings) as running:
-        yield running
+async def open_one(app: StartApp) -> RunningGateway:
+    return await app()
 
 
 @pytest.fixture
-async def keyed(settings: Settings) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(msgspec.structs.replace(settings, api_keys=f"ada={KEY}")) as running:
-        yield running
+async def keyed(app: StartApp) -> RunningGateway:
+    return await app(api_keys=f"ada={KEY}")
 
 
 async def test_a_program_reads_state_links_and_a_request_that_works(open_one: RunningGateway) -> None:

@@ -20,7 +20,8 @@ from migrations.tables.quality import verifications
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.operations.dashboard.rows import insert_requests
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, running_gateway
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]

@@ -14,7 +14,7 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, retrain_runs
 from quality.store.database import open_database
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/quality"
@@ -23,15 +23,14 @@ SHIPPED, OTHER = load_manifest(default_artefact()).version, "v1-0123456789ab"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     """Without a monitor; its registry holds two versions."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     manifest = msgspec.structs.replace(load_manifest(default_artefact()), version=OTHER)
     save_artefact(registry.root, manifest, load_model_tensors(default_artefact()))
-    async with running_gateway(settings) as running:
-        yield running
+    return await module_app(settings)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -3,7 +3,7 @@
 import base64
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,7 +19,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in, with_user
 from tests.gateway.operations.dashboard.openid_provider import account, openid_provider
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/requests"
@@ -32,17 +32,13 @@ def provider() -> Iterator[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(provider: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(
-        data_dir=str(tmp_path_factory.mktemp("data")),
-        monitor=False,
+async def aio(provider: str, module_app: StartApp) -> RunningGateway:
+    return await module_app(
         oidc_issuer=provider,
         oidc_client_id="aio",
         oidc_client_secret="s3cret & more",
         oidc_roles="platform=operator, leads=admin, readers=viewer",
     )
-    async with running_gateway(settings) as running:
-        yield running
 
 
 async def consented(there: str, **form: str) -> str:

@@ -1,28 +1,27 @@
 """The system page: every dependency in its current state."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from gateway.base.settings import Settings
 from quality.store.database import head_revision
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
-from tests.support.app import RunningGateway, laptop_hash_core, running_gateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 API = "/admin/api/system"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def aio(tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     # The discard port has no listener.
     data = str(tmp_path_factory.mktemp("data"))
-    settings = Settings(data_dir=data, monitor=False, redis_url="redis://:a-secret@127.0.0.1:9/0")
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
+    return await module_app(
+        core=laptop_hash_core, scripted=False, data_dir=data, redis_url="redis://:a-secret@127.0.0.1:9/0"
+    )
 
 
 def by_name(state: dict[str, Any]) -> dict[str, dict[str, Any]]:

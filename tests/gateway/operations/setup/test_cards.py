@@ -29,7 +29,7 @@ from inference_core.placement.weight_formats import FORMATS
 from tests.gateway.in_process_cli import aio
 from tests.gateway.telemetry.fake_nvml import FakeNvml
 from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER
-from tests.support.served import served
+from tests.support.served import Serve
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.hardware_check import require_servable
@@ -229,7 +229,7 @@ def on_the_host(text: str) -> str:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("count", "kind"), MACHINES, ids=[f"{count}x{kind}" for count, kind in MACHINES])
-def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Path, count: int, kind: str) -> None:
+def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, count: int, kind: str, served: Serve) -> None:
     """Every group of the proposal loads, a mesh over as many ranks as it has cards, and every tier answers."""
     for width in (32, 64, 128, 256):
         sizes = {"hidden_size": width, "intermediate_size": width}
@@ -243,15 +243,15 @@ def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Pat
     catalog = load_catalog(str(path))
     assert sum(group.cards for group in catalog.gpu_groups) == count
     workers = ["--gateway-workers", "2"] if "--gateway-workers 2" in proposed.output else []
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(path), *workers) as aio:
-        aio.until_whole()
-        for tier in catalog.tiers:
-            messages: Any = [{"role": "user", "content": "ab"}]
-            # Of equal logits the first token's is taken, which ends nothing.
-            asked: Any = {"model": tier.name, "messages": messages, "max_tokens": 3, "temperature": 0}
-            answer = aio.client.chat.completions.create(**asked)
-            assert answer.usage is not None
-            assert answer.usage.completion_tokens == 3
+    aio = served("--catalog", str(path), *workers)
+    aio.until_whole()
+    for tier in catalog.tiers:
+        messages: Any = [{"role": "user", "content": "ab"}]
+        # Of equal logits the first token's is taken, which ends nothing.
+        asked: Any = {"model": tier.name, "messages": messages, "max_tokens": 3, "temperature": 0}
+        answer = aio.client.chat.completions.create(**asked)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 3
 
 
 @pytest.mark.skipif(visible_cards() > 0, reason="this machine has cards")

@@ -20,7 +20,7 @@ from gateway.base.settings import Settings
 from gateway.cli import main
 from gateway.operations.setup.other_gateways.account import Account
 from gateway.operations.setup.other_gateways.hosted import migrated_file as migrated
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 from tests.support.upstream import Upstream, running_upstream
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
@@ -206,7 +206,7 @@ def servers() -> Iterator[tuple[Upstream, Upstream]]:
 
 
 async def test_the_migrated_catalogue_serves_by_the_old_names(
-    here: Path, settings: Settings, servers: tuple[Upstream, Upstream], monkeypatch: pytest.MonkeyPatch
+    here: Path, settings: Settings, servers: tuple[Upstream, Upstream], monkeypatch: pytest.MonkeyPatch, app: StartApp
 ) -> None:
     for name, server in zip(("VLLM_A", "VLLM_B"), servers, strict=True):
         monkeypatch.setenv(name, server.base_url)
@@ -220,14 +220,14 @@ async def test_the_migrated_catalogue_serves_by_the_old_names(
     assert result.exit_code == 0, result.output
 
     served = msgspec.structs.replace(settings, catalog=str(here / "aio.toml"))
-    async with running_gateway(served, scripted=False, protocol="httptools") as gateway:
-        for name, answering in (("qwen", "qwen"), ("gpt-4", "gpt-4o"), ("auto", None)):
-            body = {"model": name, "messages": [{"role": "user", "content": "Say something"}]}
-            answer = await gateway.http.post("/v1/chat/completions", json=body)
-            assert answer.status_code == 200, answer.text
-            if answering is not None:
-                catalog = load_catalog(served.catalog)
-                assert answer.headers["x-aio-tier"] == str(tier(catalog, answering).number)
+    gateway = await app(served, scripted=False, protocol="httptools")
+    for name, answering in (("qwen", "qwen"), ("gpt-4", "gpt-4o"), ("auto", None)):
+        body = {"model": name, "messages": [{"role": "user", "content": "Say something"}]}
+        answer = await gateway.http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        if answering is not None:
+            catalog = load_catalog(served.catalog)
+            assert answer.headers["x-aio-tier"] == str(tier(catalog, answering).number)
 
 
 def test_one_model_alone_is_both_tiers_until_there_is_another(here: Path) -> None:

@@ -10,9 +10,9 @@ from gateway.planning.load_test.run import Timing, busy_share, percentile, summa
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import SequenceOutput
 from inference_core.transport.client import CoreClient
-from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 from tests.inference_core.hash_model import hash_core
+from tests.support.core import running_core
 
 COLUMNS = (
     "concurrency requests ok errors wall_s out_tok_s total_tok_s req_s "
@@ -32,10 +32,8 @@ def no_look_at_the_machine(monkeypatch):
 
 @pytest.fixture
 async def client():
-    client = ThreadCoreClient(lambda: hash_core("m", eos_probability=0.3))
-    await client.start()
-    yield client
-    await client.close()
+    async with running_core(lambda: hash_core("m", eos_probability=0.3)) as client:
+        yield client
 
 
 async def rows(client, progress=lambda _: None, **options):

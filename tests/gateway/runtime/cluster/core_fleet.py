@@ -17,7 +17,7 @@ from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from tests.gateway.runtime.cluster.silent_relay import SilentRelay
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
-from tests.support.app import PausedCore
+from tests.support.core import PausedCore
 
 
 class ServedReplica:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.polling import until
-from tests.support.served import UNCACHED, ServedProcess, served
+from tests.support.served import UNCACHED, Serve, ServedProcess
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
@@ -52,13 +52,13 @@ def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="module")
-def gateway(cluster: Any, folder: Path) -> Iterator[ServedProcess]:
+def gateway(cluster: Any, folder: Path, module_served: Serve) -> ServedProcess:
     """A gateway over two replicas, one on each node."""
     deployed = aio(cluster, folder, "deploy", "--replicas", "2")
     assert deployed.returncode == 0, deployed.stderr
-    with served(folder / "data", folder / "cache", "--cluster", cluster.address) as running:
-        until(lambda: httpx.get(f"{running.url}/health/ready").json()["status"] == "ok")
-        yield running
+    running = module_served("--cluster", cluster.address, data=folder / "data")
+    until(lambda: httpx.get(f"{running.url}/health/ready").json()["status"] == "ok")
+    return running
 
 
 def replicas(cluster: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.device_catalog import write_catalog
 from tests.gateway.runtime.cluster.test_ray_cluster import PATIENCE, aio, replicas_of
 from tests.polling import until
-from tests.support.served import UNCACHED, ServedProcess, served
+from tests.support.served import UNCACHED, Serve, ServedProcess
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
@@ -42,13 +42,13 @@ def catalog(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def gateway(cluster: Any, folder: Path, catalog: str) -> Iterator[ServedProcess]:
+def gateway(cluster: Any, folder: Path, catalog: str, module_served: Serve) -> ServedProcess:
     deployed = aio(cluster, folder, "deploy", "--catalog", catalog)
     assert deployed.returncode == 0, deployed.stderr
     options = ("--catalog", catalog, "--cluster", cluster.address)
-    with served(folder / "data", folder / "cache", *options) as running:
-        until(lambda: httpx.get(f"{running.url}/health/ready").json()["status"] == "ok")
-        yield running
+    running = module_served(*options, data=folder / "data")
+    until(lambda: httpx.get(f"{running.url}/health/ready").json()["status"] == "ok")
+    return running
 
 
 def stage_ranks() -> dict[int, str]:

@@ -4,14 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 import gateway.runtime.cores.engine
-from gateway.base.settings import Settings
 from gateway.base.stores.retries import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, RestartPauses
 from inference_core.engine.core import Core
 from inference_core.errors import ModelFileError
@@ -19,7 +17,7 @@ from inference_core.protocol import CoreStats, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.inference_core.hash_model import hash_core
 from tests.polling import eventually
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.clock import Clock
 
 INT4 = "smollm2-int4"
@@ -103,68 +101,66 @@ async def ready(aio: RunningGateway) -> dict[str, Any]:
     return {"status_code": answer.status_code} | shown
 
 
-async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_adapters(tmp_path: Path) -> None:
+async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_adapters(app: StartApp) -> None:
     core = MortalCore()
-    settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=core.client, scripted=False) as aio:
-        adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
-        assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
-        plain, sql = [await said(aio, name) for name in ("tier-1", "tier-1:sql")]
-        looks = core.looks
-        await eventually(lambda: core.looks > looks + 5)
+    aio = await app(core=core.client, scripted=False)
+    adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
+    assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+    plain, sql = [await said(aio, name) for name in ("tier-1", "tier-1:sql")]
+    looks = core.looks
+    await eventually(lambda: core.looks > looks + 5)
 
-        core.loadable.clear()
-        core.steps_left = 4
-        with pytest.raises(openai.APIError):
-            await streamed(aio)
-        shown = await ready(aio)
-        assert (shown["status_code"], shown["status"]) == (503, "not ready")
-        await eventually(lambda: "the disk is away" in aio.operations.problems.get("core", ""))
-        refused = await aio.http.post("/v1/completions", json={"model": "tier-1", "prompt": "Which rows?"})
-        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    core.loadable.clear()
+    core.steps_left = 4
+    with pytest.raises(openai.APIError):
+        await streamed(aio)
+    shown = await ready(aio)
+    assert (shown["status_code"], shown["status"]) == (503, "not ready")
+    await eventually(lambda: "the disk is away" in aio.operations.problems.get("core", ""))
+    refused = await aio.http.post("/v1/completions", json={"model": "tier-1", "prompt": "Which rows?"})
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
 
-        core.loadable.set()
-        await eventually(lambda: not aio.operations.problems)
-        await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
-        assert (await ready(aio))["status"] == "ok"
-        assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
+    core.loadable.set()
+    await eventually(lambda: not aio.operations.problems)
+    await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
+    assert (await ready(aio))["status"] == "ok"
+    assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
 
 
 @pytest.mark.parametrize("unloaded", [False, True])
 async def test_what_was_loaded_or_unloaded_since_the_last_look_is_known_to_the_core_after_it(
-    tmp_path: Path, unloaded: bool
+    unloaded: bool, app: StartApp
 ) -> None:
     core = MortalCore()
-    settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=core.client, scripted=False) as aio:
-        await eventually(lambda: core.looks > 5)
-        adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
-        if unloaded:
-            assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
-            looks = core.looks
-            await eventually(lambda: core.looks > looks + 5)
-        core.client.open.clear()
-        if unloaded:
-            assert (await aio.http.delete(f"/v1/admin/adapters/{INT4}/sql")).status_code == 200
-        else:
-            assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
-        core.steps_left = 4
-        with pytest.raises(openai.APIError):
-            await streamed(aio)
-        core.client.open.set()
-        await eventually(lambda: core.starts == 2 and not aio.operations.problems)
+    aio = await app(core=core.client, scripted=False)
+    await eventually(lambda: core.looks > 5)
+    adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
+    if unloaded:
+        assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+        looks = core.looks
+        await eventually(lambda: core.looks > looks + 5)
+    core.client.open.clear()
+    if unloaded:
+        assert (await aio.http.delete(f"/v1/admin/adapters/{INT4}/sql")).status_code == 200
+    else:
+        assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+    core.steps_left = 4
+    with pytest.raises(openai.APIError):
+        await streamed(aio)
+    core.client.open.set()
+    await eventually(lambda: core.starts == 2 and not aio.operations.problems)
 
-        (model, *_) = (await core.client.stats()).models
-        assert [each.name for each in model.adapters] == ([] if unloaded else ["sql"])
+    (model, *_) = (await core.client.stats()).models
+    assert [each.name for each in model.adapters] == ([] if unloaded else ["sql"])
 
 
-async def test_a_core_that_was_closed_is_not_started_again(tmp_path: Path) -> None:
+async def test_a_core_that_was_closed_is_not_started_again(app: StartApp) -> None:
     core = MortalCore()
-    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False), core=core.client) as aio:
-        await core.client.close()
-        await eventually(lambda: "core" in aio.operations.problems)
-        assert core.client.gone == "the core client is closed"
-        assert not core.client.died
+    aio = await app(core=core.client)
+    await core.client.close()
+    await eventually(lambda: "core" in aio.operations.problems)
+    assert core.client.gone == "the core client is closed"
+    assert not core.client.died
 
 
 def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run() -> None:

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from sqlalchemy import select
 
 from benchmarks.core.random_adapter import write_random_adapter
-from gateway.base.settings import Settings
 from gateway.cli import main
 from inference_core.engine.core import Core
 from inference_core.loading import load_core
@@ -24,7 +23,7 @@ from tests.gateway.tiny_versions import ASKED, TOKENS, Versions
 from tests.inference_core.quantization.tiny_model import tiny_config
 from tests.polling import eventually
 from tests.support.administrator import ADMIN_KEY
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp
 from tests.support.served import UNCACHED
 from tests.support.upstream import Call, LoopbackServer
 from tiers.tier import GenerationRequest
@@ -51,14 +50,10 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def serving(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+async def serving(versions: Versions, tmp_path_factory: pytest.TempPathFactory, module_app: StartApp) -> RunningGateway:
     versions.write("old")
     folder = tmp_path_factory.mktemp("data")
-    settings = Settings(
-        data_dir=str(folder), cache_dir=str(folder), catalog=str(versions.file), monitor=False, drain_seconds=5
-    )
-    async with running_gateway(settings, scripted=False) as running:
-        yield running
+    return await module_app(scripted=False, data_dir=str(folder), cache_dir=str(folder), catalog=str(versions.file))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.base.errors import ApiError
-from gateway.base.settings import Settings
 from gateway.inference.replica_knobs import ReplicaKnobs
-from tests.support.app import running_gateway
+from tests.support.app import StartApp
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.replicas.replica_set import ReplicaSet
@@ -72,32 +71,32 @@ def test_a_file_that_makes_no_sense_changes_nothing(
     assert "stay as they are" in caplog.text
 
 
-async def test_operators_see_and_change_them_over_http_and_every_change_is_in_the_history(settings: Settings) -> None:
-    async with running_gateway(settings) as aio:
-        ours = replicated()
-        aio.operations.replica_knobs = ReplicaKnobs([ours])
-        shown = (await aio.http.get(REPLICAS)).json()
-        assert set(shown["schemas"]) == set(BalancingSpec.__struct_fields__)
-        assert [replica["replica"] for replica in shown["tiers"][0]["replicas"]] == URLS
-        changed = (await aio.http.patch(REPLICAS, json={"tier": 1, "hedging": True, "reason": "slow tail"})).json()
-        assert changed["tiers"][0]["knobs"]["hedging"]
-        assert ours.balancing.hedging
-        refused = await aio.http.patch(REPLICAS, json={"retry_share": 7})
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "retry_share")
-        history = (await aio.http.get("/v1/admin/knobs/changes")).json()["changes"]
-        assert [(c["part"], c["knob"], c["new_value"], bool(c["refused"])) for c in history] == [
-            ("replicas", "retry_share", 7, True),
-            ("replicas of tier 1", "hedging", True, False),
-        ]
-        assert history[1]["reason"] == "slow tail"
+async def test_operators_see_and_change_them_over_http_and_every_change_is_in_the_history(app: StartApp) -> None:
+    aio = await app()
+    ours = replicated()
+    aio.operations.replica_knobs = ReplicaKnobs([ours])
+    shown = (await aio.http.get(REPLICAS)).json()
+    assert set(shown["schemas"]) == set(BalancingSpec.__struct_fields__)
+    assert [replica["replica"] for replica in shown["tiers"][0]["replicas"]] == URLS
+    changed = (await aio.http.patch(REPLICAS, json={"tier": 1, "hedging": True, "reason": "slow tail"})).json()
+    assert changed["tiers"][0]["knobs"]["hedging"]
+    assert ours.balancing.hedging
+    refused = await aio.http.patch(REPLICAS, json={"retry_share": 7})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "retry_share")
+    history = (await aio.http.get("/v1/admin/knobs/changes")).json()["changes"]
+    assert [(c["part"], c["knob"], c["new_value"], bool(c["refused"])) for c in history] == [
+        ("replicas", "retry_share", 7, True),
+        ("replicas of tier 1", "hedging", True, False),
+    ]
+    assert history[1]["reason"] == "slow tail"
 
 
-async def test_the_profile_for_the_tail_hedges_and_the_catalogue_puts_back_its_own_value(settings: Settings) -> None:
-    async with running_gateway(settings) as aio:
-        ours = replicated()
-        aio.operations.replica_knobs = ReplicaKnobs([ours])
-        changed = (await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "tail"})).json()["changed"]
-        assert [(c["part"], c["knob"], c["new_value"]) for c in changed] == [("replicas of tier 1", "hedging", True)]
-        assert ours.balancing.hedging
-        await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "catalogue"})
-        assert ours.balancing == BalancingSpec()
+async def test_the_profile_for_the_tail_hedges_and_the_catalogue_puts_back_its_own_value(app: StartApp) -> None:
+    aio = await app()
+    ours = replicated()
+    aio.operations.replica_knobs = ReplicaKnobs([ours])
+    changed = (await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "tail"})).json()["changed"]
+    assert [(c["part"], c["knob"], c["new_value"]) for c in changed] == [("replicas of tier 1", "hedging", True)]
+    assert ours.balancing.hedging
+    await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "catalogue"})
+    assert ours.balancing == BalancingSpec()

@@ -23,7 +23,7 @@ from inference_core.transport.server import CoreServer
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.device_catalog import CARD_MODEL, CPU_MODEL, write_catalog
 from tests.inference_core.hash_model import hash_core
-from tests.support.app import RunningGateway, running_gateway
+from tests.support.app import RunningGateway, StartApp, running_gateway
 from tests.support.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
@@ -52,16 +52,9 @@ async def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(settings: Settings) -> AsyncIterator[RunningGateway]:
+async def aio(settings: Settings, module_app: StartApp) -> RunningGateway:
     cores = {name: ThreadCoreClient(loader(settings, name), title=f"the core {name}") for name in MODELS}
-    async with running_gateway(settings, scripted=False, cores=cores) as running:
-        yield running
-
-
-async def ask(aio: RunningGateway, model: str) -> Any:
-    return await aio.http.post(
-        "/v1/chat/completions", json={"model": model, "messages": HELLO, "max_tokens": 4, "temperature": 0}
-    )
+    return await module_app(settings, scripted=False, cores=cores)
 
 
 async def scraped(aio: RunningGateway, name: str) -> dict[tuple[str, ...], float]:
@@ -81,7 +74,7 @@ async def knob(aio: RunningGateway, name: str) -> dict[str, Any]:
 async def test_every_tier_is_answered_by_the_core_that_has_its_model(aio: RunningGateway) -> None:
     for tier, core in ((1, "cpu"), (2, "card"), (3, "card"), (4, "cpu")):
         before = await scraped(aio, "vllm:generation_tokens_total")
-        answer = await ask(aio, f"tier-{tier}")
+        answer = await aio.ask(model=f"tier-{tier}", max_tokens=4, temperature=0)
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"]
         after = await scraped(aio, "vllm:generation_tokens_total")
@@ -90,7 +83,9 @@ async def test_every_tier_is_answered_by_the_core_that_has_its_model(aio: Runnin
 
 
 async def test_stats_and_metrics_name_the_core(aio: RunningGateway) -> None:
-    await asyncio.gather(ask(aio, "tier-1"), ask(aio, "tier-2"))
+    await asyncio.gather(
+        aio.ask(model="tier-1", max_tokens=4, temperature=0), aio.ask(model="tier-2", max_tokens=4, temperature=0)
+    )
     stats = (await aio.http.get("/v1/admin/stats")).json()
     assert [(core["name"], core["models"], core["problem"]) for core in stats["cores"]] == [
         ("cpu", [CPU_MODEL], None),
@@ -222,7 +217,7 @@ async def gateway_of_listening_cores(settings: Settings) -> AsyncIterator[tuple[
 async def test_a_gateway_that_takes_anothers_place_answers_its_first_request(settings: Settings) -> None:
     async with gateway_of_listening_cores(settings) as (aio, _):
         for model in ("tier-1", "tier-2"):
-            assert (await ask(aio, model)).status_code == 200
+            assert (await aio.ask(model=model, max_tokens=4, temperature=0)).status_code == 200
 
 
 # -- one of them dies ------------------------------------------------------------------------------
@@ -231,16 +226,16 @@ async def test_a_gateway_that_takes_anothers_place_answers_its_first_request(set
 async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(settings: Settings) -> None:
     async with gateway_of_listening_cores(settings) as (aio, servers):
         assert (await until(aio, "ok"))["status_code"] == 200
-        before = (await ask(aio, "tier-2")).json()["choices"]
+        before = (await aio.ask(model="tier-2", max_tokens=4, temperature=0)).json()["choices"]
 
         await servers["card"].stop()
         shown = await until(aio, "degraded", "tiers")
         assert shown["status_code"] == 200
         assert shown["problems"]["tiers"] == "these take no requests: 2, 3"
         assert "core" not in shown["problems"]
-        assert (await ask(aio, "tier-2")).status_code == 503
+        assert (await aio.ask(model="tier-2", max_tokens=4, temperature=0)).status_code == 503
         for model in ("tier-1", "tier-4", "auto"):
-            assert (await ask(aio, model)).status_code == 200
+            assert (await aio.ask(model=model, max_tokens=4, temperature=0)).status_code == 200
         stats = (await aio.http.get("/v1/admin/stats")).json()
         assert [bool(core["problem"]) for core in stats["cores"]] == [False, True]
         assert [tier["healthy"] for tier in stats["tiers"]] == [True, False, False, True]
@@ -252,7 +247,7 @@ async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(se
         servers["card"] = CoreServer(loader(settings, "card"), UnixListener(socket_of(settings, "card")))
         await servers["card"].start()
         await until(aio, "ok")
-        assert (await ask(aio, "tier-2")).json()["choices"] == before
+        assert (await aio.ask(model="tier-2", max_tokens=4, temperature=0)).json()["choices"] == before
 
 
 async def until(aio: RunningGateway, status: str, problem: str | None = None) -> dict[str, Any]:
