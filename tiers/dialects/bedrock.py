@@ -2,11 +2,14 @@
 
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
 
+from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import Dialect, Media, Opaque, OpaquePiece, Text, Tooling, Turn
 from tiers.dialects.dialect import (
     Blocks,
@@ -18,6 +21,7 @@ from tiers.dialects.dialect import (
     answer_schema,
     blocks_of,
     check_provider,
+    fields_of,
     is_system,
     media_of,
     media_parts,
@@ -33,10 +37,9 @@ from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, Usage
 
 NAME = "Bedrock"
-CACHE_POINT = {"cachePoint": {"type": "default"}}
 MOST_POINTS = 4
 """Of one request."""
-_SAMPLING = {"temperature": "temperature", "top_p": "topP"}
+_SAMPLING = ("temperature", "top_p")
 _KNOWN = frozenset({*_SAMPLING, "top_k", "reasoning_effort", BUDGET})
 _SERVICE_TIERS = ("priority", "default", "flex")
 _SEALED = "sealed thoughts"
@@ -69,34 +72,32 @@ class ConverseServer(ServerDialect):
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
-        body: dict[str, Any] = {"messages": message_turns(messages)}
-        inference: dict[str, Any] = {} if max_tokens is None else {"maxTokens": max_tokens}
-        if (system := system_text(messages)).strip():
-            body["system"] = [{"text": system}]
-        if request.stop:
-            inference["stopSequences"] = list(request.stop)
-        if tools := _tools(request, messages):
-            body["toolConfig"] = tools
-        added = self._mark(body, request, messages)
+        system, tools = system_text(messages), _tools(request, messages)
         further = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, further)
         sampling.pop("top_k", None)
-        inference |= {_SAMPLING[name]: value for name, value in sampling.items()}
-        if inference:
-            body["inferenceConfig"] = inference
-        if further:
-            body["additionalModelRequestFields"] = further
-        passed, known = _passed(request.passed)
+        inference = _InferenceConfig(max_tokens=max_tokens, stop_sequences=list(request.stop) or None, **sampling)
+        metadata, service_tier, known = _passed(request.passed)
+        asked = _ConverseRequest(
+            messages=message_turns(messages),
+            system=[_Block(text=system)] if system.strip() else None,
+            tool_config=tools,
+            inference_config=None if inference == _InferenceConfig() else inference,
+            additional_model_request_fields=further or None,
+            request_metadata=metadata,
+            service_tier=service_tier,
+        )
+        added = self._mark(asked, request, messages)
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, further)
-        if tools and request.tooling is not None and request.tooling.choice == "none":
+        if tools is not None and request.tooling is not None and request.tooling.choice == "none":
             dropped += ("tool_choice",)
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
-        body, unknown = self.with_own_fields(body | passed, request)
+        body, unknown = self.with_own_fields(fields_of(asked), request)
         return ServerCall(path, _encode(body), streamed, dropped + unknown, added)
 
-    def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
+    def _mark(self, asked: "_ConverseRequest", request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
         """Say what is to be cached: what the caller has marked, else all so far where that pays. Returns the names of
         fields that no caller set."""
         if not self.rules.cache_points:
@@ -105,11 +106,11 @@ class ConverseServer(ServerDialect):
             tools = request.tooling is not None and any(tool.cache_control for tool in request.tooling.tools)
             tools = tools and self.rules.cache_tools
             system = any(message.cache_mark for message in messages if is_system(message))
-            _put_points(body, tools=tools, system=system, last=False)
+            _put_points(asked, tools=tools, system=system, last=False)
             return ()
         if not request.cache_reuse:
             return ()
-        _put_points(body, tools=self.rules.cache_tools, system=True, last=True)
+        _put_points(asked, tools=self.rules.cache_tools, system=True, last=True)
         return ("cache_control",)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -179,6 +180,10 @@ class ConverseServer(ServerDialect):
         return thinking_fields(model, request, max_tokens) if is_claude else {}
 
 
+class _Form(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One that is written has the fields that are set."""
+
+
 class _ToolUse(msgspec.Struct, rename="camel"):
     """As it starts, or whole with its input (an object)."""
 
@@ -198,7 +203,7 @@ class _Thought(msgspec.Struct):
     signature: str = ""
 
 
-class _Reasoning(msgspec.Struct, rename="camel"):
+class _Reasoning(_Form):
     """A piece has `text` or `signature`, a whole block `reasoning_text`; of hidden thoughts there is `redacted_content`
     alone, in base64."""
 
@@ -226,10 +231,10 @@ class _Sealed:
         """Return the finished block; nothing without a signature, as then it is not needed."""
         if not (seal := self._signature or self._redacted):
             return []
-        thought: dict[str, Any] = {"redactedContent": self._redacted}
+        thought = _Reasoning(redacted_content=self._redacted)
         if self._signature:
-            thought = {"reasoningText": {"text": "".join(self._texts), "signature": self._signature}}
-        block = Opaque("bedrock", _encode({"reasoningContent": thought}), "thinking", seal)
+            thought = _Reasoning(reasoning_text=_Thought("".join(self._texts), self._signature))
+        block = Opaque("bedrock", _encode(_Block(reasoning_content=thought)), "thinking", seal)
         return [Delta(opaque=OpaquePiece("bedrock", block=block))]
 
 
@@ -266,15 +271,96 @@ class _Piece(msgspec.Struct, rename="camel"):
     reasoning_content: _Reasoning | None = None
 
 
-class _Block(msgspec.Struct, rename="camel"):
+class _MediaSource(msgspec.Struct):
+    bytes: str = ""
+
+
+class _Image(msgspec.Struct):
+    format: str = ""
+    source: _MediaSource | None = None
+
+
+class _Document(_Image):
+    name: str = ""
+
+
+class _ToolResult(msgspec.Struct, rename="camel"):
+    tool_use_id: str = ""
+    content: "list[_Block]" = []
+
+
+class _CachePoint(msgspec.Struct):
+    type: str = "default"
+
+
+class _Block(_Form):
+    """A part of a turn: one field says what it is."""
+
     text: str | None = None
     citations_content: _CitedText | None = None
     tool_use: _ToolUse | None = None
     reasoning_content: _Reasoning | None = None
+    image: _Image | None = None
+    document: _Document | None = None
+    tool_result: _ToolResult | None = None
+    cache_point: _CachePoint | None = None
 
 
 class _Message(msgspec.Struct):
+    role: str = ""
     content: list[_Block] = []
+
+
+class _ToolSpec(_Form):
+    name: str
+    input_schema: dict[Literal["json"], dict[str, Any]]
+    description: str | None = None
+
+
+class _Tool(_Form):
+    tool_spec: _ToolSpec | None = None
+    cache_point: _CachePoint | None = None
+
+
+class _NamedTool(msgspec.Struct):
+    name: str | None
+
+
+class _ToolChoice(_Form):
+    any: dict[str, Any] | None = None
+    tool: _NamedTool | None = None
+
+
+class _ToolConfig(_Form):
+    tools: list[_Tool]
+    tool_choice: _ToolChoice | None = None
+
+
+class _InferenceConfig(_Form):
+    max_tokens: int | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+
+
+class _ServiceTier(msgspec.Struct):
+    type: str
+
+
+class _ConverseRequest(_Form):
+    """`POST /model/MODEL/converse` and `/converse-stream`."""
+
+    messages: list[_Message]
+    system: list[_Block] | None = None
+    tool_config: _ToolConfig | None = None
+    inference_config: _InferenceConfig | None = None
+    additional_model_request_fields: dict[str, Any] | None = None
+    """Fields of the model's own provider."""
+    request_metadata: dict[str, str] | None = None
+    service_tier: _ServiceTier | None = None
+
+
+_CACHE_POINT = _Block(cache_point=_CachePoint())
 
 
 class _Output(msgspec.Struct):
@@ -304,57 +390,61 @@ NO_OUTPUT = "(no output)"
 _FORMATS = frozenset({"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"})
 
 
-def message_turns(messages: list[Turn]) -> list[dict[str, Any]]:
+def message_turns(messages: list[Turn]) -> list[_Message]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
-    turns = alternating(messages, _marked_blocks)
     named = Counter[str]()
-    for turn in turns:
-        documents = [block["document"] for block in turn["content"] if isinstance(block, dict) and "document" in block]
+    turns: list[_Message] = []
+    for is_assistant, content in alternating(messages, _marked_blocks):
+        documents = [block.document for block in content if block.document is not None]
         for document in documents:
-            name = document["name"]
+            name = document.name
             named[name] += 1
-            document["name"] = f"{name} ({named[name]})" if named[name] > 1 else name
-        if documents and not any(isinstance(block, dict) and "text" in block for block in turn["content"]):
-            turn["content"].insert(0, {"text": documents[0]["name"]})
+            document.name = f"{name} ({named[name]})" if named[name] > 1 else name
+        if documents and not any(block.text is not None for block in content):
+            content.insert(0, _Block(text=documents[0].name))
+        turns.append(_Message(role="assistant" if is_assistant else "user", content=content))
     return turns
 
 
-def _marked_blocks(message: Turn) -> list[dict[str, Any]]:
+def _marked_blocks(message: Turn) -> list[_Block]:
     blocks = _blocks_of(message)
-    return [*blocks, CACHE_POINT] if message.cache_mark and blocks else blocks
+    return [*blocks, _CACHE_POINT] if message.cache_mark and blocks else blocks
 
 
-def _blocks_of(message: Turn) -> list[Any]:
+def _own_blocks(message: Turn) -> Iterator[_Block]:
+    """Yield the thoughts of a turn; what a client carried in their place, and is none, is left out."""
+    for block in message.written("bedrock"):
+        with suppress(*JSON_ERRORS):
+            yield _decode_block(block.json)
+
+
+def _blocks_of(message: Turn) -> list[_Block]:
     # Thoughts of its own come first.
-    content: list[Any] = [msgspec.Raw(block.json) for block in message.written("bedrock") if block.json]
-    content += content_blocks(message)
+    content = [*_own_blocks(message), *content_blocks(message)]
     if message.role == "tool":
-        result = {"toolUseId": message.call_id or "", "content": content or [{"text": NO_OUTPUT}]}
-        content = [{"toolResult": result}]
-    return content + [
-        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.object_arguments()}}
-        for call in message.calls
-    ]
+        result = _ToolResult(message.call_id or "", content or [_Block(text=NO_OUTPUT)])
+        content = [_Block(tool_result=result)]
+    return content + [_Block(tool_use=_ToolUse(call.id, call.name, call.object_arguments())) for call in message.calls]
 
 
-def content_blocks(message: Turn) -> list[dict[str, Any]]:
+def content_blocks(message: Turn) -> list[_Block]:
     """Return the parts of a message as Converse has them. Raises TierRequestError."""
-    blocks: list[dict[str, Any]] = []
+    blocks: list[_Block] = []
     for block in message.content_blocks:
         if isinstance(block, Text):
-            blocks += [{"text": block.text}] if block.text.strip() else []
+            blocks += [_Block(text=block.text)] if block.text.strip() else []
             continue
         media = _inline(block)
-        subtype = media.type.partition("/")[2]
+        subtype, source = media.type.partition("/")[2], _MediaSource(media.data)
         if media.kind == "image":
-            blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
+            blocks.append(_Block(image=_Image(subtype, source)))
         else:
             ending = media.name.rpartition(".")[2].lower()
             known = subtype in _FORMATS or ending not in _FORMATS
             kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype) if known else ending
             # Names may hold few characters; each stands only once in a conversation (`message_turns`).
             name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", " ", media.name).strip() or "file"
-            blocks.append({"document": {"format": kind, "name": name, "source": {"bytes": media.data}}})
+            blocks.append(_Block(document=_Document(kind, source, name)))
     return blocks
 
 
@@ -366,39 +456,34 @@ def _inline(block: Media) -> MediaBody:
     return media
 
 
-def _passed(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the fields for the caller's tags and its class of service, and which names these are."""
-    fields: dict[str, Any] = {}
-    known: set[str] = set()
-    tags, tier = passed.get("metadata"), passed.get("service_tier")
-    if tags and all(_TAG.fullmatch(text) for pair in tags.items() for text in pair):
-        fields["requestMetadata"] = tags
-        known.add("metadata")
-    if tier in _SERVICE_TIERS:
-        fields["serviceTier"] = {"type": tier}
-        known.add("service_tier")
-    return fields, frozenset(known)
+def _passed(passed: dict[str, Any]) -> tuple[dict[str, str] | None, _ServiceTier | None, set[str]]:
+    """Return the caller's tags and its class of service as Converse takes them, and by which names it does."""
+    tags, tier = passed.get("metadata") or {}, passed.get("service_tier")
+    metadata = tags if tags and all(_TAG.fullmatch(text) for pair in tags.items() for text in pair) else None
+    service_tier = None if tier not in _SERVICE_TIERS else _ServiceTier(tier)
+    taken = {"metadata": metadata, "service_tier": service_tier}
+    return metadata, service_tier, {name for name, value in taken.items() if value is not None}
 
 
-def _tools(request: GenerationRequest, messages: list[Turn]) -> dict[str, Any]:
+def _tools(request: GenerationRequest, messages: list[Turn]) -> _ToolConfig | None:
     """Return the tools; those that were called before are always needed. Converse has no choice `none`."""
     tooling = request.tooling
     called = {call.name for message in messages for call in message.calls}
     declared = {tool.name: tool for tool in (tooling.tools if tooling is not None else ())}
     if not called and (tooling is None or tooling.choice == "none"):
-        return {}
-    specs = []
+        return None
+    tools = []
     for name in [*declared, *sorted(called - declared.keys())]:
         tool = declared.get(name)
         schema = {"type": "object"} if tool is None else {"type": "object", **tool.schema}
-        spec: dict[str, Any] = {"name": name, "inputSchema": {"json": schema}}
-        specs.append({"toolSpec": spec | ({"description": tool.description} if tool and tool.description else {})})
-    config: dict[str, Any] = {"tools": specs}
+        description = None if tool is None else tool.description or None
+        tools.append(_Tool(tool_spec=_ToolSpec(name, {"json": schema}, description)))
+    choice = None
     if tooling is not None and tooling.choice == "required":
-        config["toolChoice"] = {"any": {}}
+        choice = _ToolChoice(any={})
     elif tooling is not None and tooling.choice == "named":
-        config["toolChoice"] = {"tool": {"name": tooling.name}}
-    return config
+        choice = _ToolChoice(tool=_NamedTool(tooling.name))
+    return _ToolConfig(tools, choice)
 
 
 def _is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
@@ -406,27 +491,28 @@ def _is_marked(messages: list[Turn], tooling: Tooling | None) -> bool:
     return any(message.cache_mark for message in messages) or any(tool.cache_control is not None for tool in tools)
 
 
-def _put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -> None:
-    """Put cache points into a body of Converse: after its tools, its system prompt and its last turn, as asked. Those
-    after marked messages are there already; of too many the earliest are taken out."""
-    if tools and "toolConfig" in body:
-        body["toolConfig"]["tools"].append(CACHE_POINT)
-    if system and "system" in body:
-        body["system"].append(CACHE_POINT)
-    turn = body["messages"][-1]["content"]
-    if last and turn and turn[-1] != CACHE_POINT:
-        turn.append(CACHE_POINT)
-    room = MOST_POINTS - (CACHE_POINT in body.get("system", ()))
-    room -= CACHE_POINT in body.get("toolConfig", {}).get("tools", ())
-    for one in reversed(body["messages"]):
-        kept = []
-        for block in reversed(one["content"]):
-            if block == CACHE_POINT:
+def _put_points(asked: _ConverseRequest, *, tools: bool, system: bool, last: bool) -> None:
+    """Put cache points into a request: after its tools, its system prompt and its last turn, as asked. Those after
+    marked messages are there already; of too many the earliest are taken out."""
+    room = MOST_POINTS
+    if tools and asked.tool_config is not None:
+        asked.tool_config.tools.append(_Tool(cache_point=_CachePoint()))
+        room -= 1
+    if system and asked.system is not None:
+        asked.system.append(_CACHE_POINT)
+        room -= 1
+    turn = asked.messages[-1].content
+    if last and turn and turn[-1] != _CACHE_POINT:
+        turn.append(_CACHE_POINT)
+    for message in reversed(asked.messages):
+        blocks = []
+        for block in reversed(message.content):
+            if block == _CACHE_POINT:
                 room -= 1
                 if room < 0:
                     continue
-            kept.append(block)
-        one["content"] = kept[::-1]
+            blocks.append(block)
+        message.content = blocks[::-1]
 
 
 def _thought_of(block: int, tally: Tally) -> _Sealed:
@@ -468,3 +554,4 @@ def _report(counts: _Counts | None, tally: Tally) -> None:
 
 _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(_Event, f"an answer of {NAME}'s")
+_decode_block = msgspec.json.Decoder(_Block).decode

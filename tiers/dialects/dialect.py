@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -283,32 +283,30 @@ def missing_model(model: str, body: bytes) -> str:
     return f"has no model {model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
 
 
-Turns = list[dict[str, Any]]
+P = TypeVar("P")
 
 
-def alternating(
-    messages: list[Turn],
-    parts_of: Callable[[Turn], Turns],
-    *,
-    assistant: str = "assistant",
-    parts: str = "content",
-) -> Turns:
-    """Return the conversation without system turns and without empty ones, successive turns of one role joined.
-
-    `assistant`, `parts`: the API's names for role and parts. Raises TierRequestError if nothing is left.
-    """
-    turns: Turns = []
+def alternating(messages: list[Turn], parts_of: Callable[[Turn], list[P]]) -> list[tuple[bool, list[P]]]:
+    """Return the conversation without system turns and without empty ones, successive turns of one role joined: whether
+    each is the assistant's, and its parts. Raises TierRequestError if nothing is left."""
+    turns: list[tuple[bool, list[P]]] = []
     for message in messages:
         if is_system(message) or not (said := parts_of(message)):
             continue
-        role = assistant if message.role == "assistant" else "user"
-        if turns and turns[-1]["role"] == role:
-            turns[-1][parts] += said
+        is_assistant = message.role == "assistant"
+        if turns and turns[-1][0] == is_assistant:
+            turns[-1][1].extend(said)
         else:
-            turns.append({"role": role, parts: said})
+            turns.append((is_assistant, said))
     if not turns:
         raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
     return turns
+
+
+def fields_of(body: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a body that are set, by their names in JSON."""
+    names = zip(body.__struct_encode_fields__, body.__struct_fields__, strict=True)
+    return {name: value for name, field in names if (value := getattr(body, field)) is not None}
 
 
 def system_text(messages: list[Turn]) -> str:

@@ -104,6 +104,12 @@ class Content(Asked, frozen=True, kw_only=True):
     role: Literal["user", "model", "function", "system"] | None = None
 
 
+class WrittenContent(Content, frozen=True, kw_only=True):
+    """A turn for a server: parts of ours, or as they were given."""
+
+    parts: list[Any] = []
+
+
 class FunctionDeclaration(Asked, frozen=True, kw_only=True):
     """A function that the model may call, with its parameters as a JSON schema or in Google's own form of it."""
 

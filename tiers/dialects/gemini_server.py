@@ -21,6 +21,7 @@ from tiers.dialects.dialect import (
     answer_schema,
     blocks_of,
     check_provider,
+    fields_of,
     media_of,
     media_parts,
     missing_model,
@@ -38,6 +39,7 @@ from tiers.dialects.gemini import (
     FunctionCallingConfig,
     FunctionDeclaration,
     FunctionResponse,
+    GenerateContentRequest,
     GenerateContentResponse,
     GenerationConfig,
     Part,
@@ -46,6 +48,7 @@ from tiers.dialects.gemini import (
     ToolConfig,
     ToolEntry,
     UsageMetadata,
+    WrittenContent,
 )
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text, plain_json
 from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
@@ -100,17 +103,17 @@ class GeminiServer(ServerDialect):
     def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
-        body: dict[str, Any] = {
-            "contents": contents(messages),
-            "generationConfig": self._generation(request, max_tokens),
-        }
-        if system := system_text(messages):
-            body["systemInstruction"] = Content(parts=[Part(text=system)])
-        if request.tooling is not None:
-            body |= _tools(request.tooling)
+        system, tooling = system_text(messages), request.tooling
+        asked = GenerateContentRequest(
+            contents=contents(messages),
+            generation_config=self._generation(request, max_tokens),
+            system_instruction=Content(parts=[Part(text=system)]) if system else None,
+            tools=None if tooling is None else _declared(tooling),
+            tool_config=None if tooling is None else _calling(tooling),
+        )
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
         dropped = dropped_fields(request, _KNOWN)
-        body, unknown = self.with_own_fields(body | _own_fields(request), request)
+        body, unknown = self.with_own_fields(fields_of(asked) | _own_fields(request), request)
         dropped += tuple(name for name in unknown if name != MODALITIES)
         return ServerCall(f"{self._path}:{method}", _encode(body), streamed, dropped)
 
@@ -162,14 +165,13 @@ def _in_camel_case(data: bytes) -> bytes:
     return _SNAKE.sub(lambda name: re.sub(rb"_(\w)", lambda letter: letter[1].upper(), name[0]), data)
 
 
-def contents(messages: list[Turn]) -> list[dict[str, Any]]:
+def contents(messages: list[Turn]) -> list[Content]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
     names = {call.id: call.name for message in messages for call in message.calls}
     # Ids are the server's own, or ours, which it does not know.
     own_ids = {call_id for message in messages for call_id in _call_ids(message.written(DIALECT))}
-    return alternating(
-        messages, lambda message: _message_parts(message, names, own_ids), assistant="model", parts="parts"
-    )
+    turns = alternating(messages, lambda message: _message_parts(message, names, own_ids))
+    return [WrittenContent(role="model" if is_model else "user", parts=parts) for is_model, parts in turns]
 
 
 def _call_ids(blocks: Sequence[Opaque]) -> Iterator[str]:
@@ -232,19 +234,20 @@ def _thinking(model: str, request: GenerationRequest) -> ThinkingConfig | None:
     return ThinkingConfig(include_thoughts=True, thinking_budget=min(wanted, _MOST_BUDGETS["-pro" in model]))
 
 
-def _tools(tooling: Tooling) -> dict[str, Any]:
+def _declared(tooling: Tooling) -> list[ToolEntry]:
     declared = [
         FunctionDeclaration(name=tool.name, description=tool.description or None, parameters_json_schema=tool.schema)
         for tool in tooling.tools
     ]
+    return [ToolEntry(function_declarations=declared)]
+
+
+def _calling(tooling: Tooling) -> ToolConfig:
     config = FunctionCallingConfig(
         mode=_MODES.get(tooling.choice, "ANY"),
         allowed_function_names=[tooling.name] if tooling.choice == "named" and tooling.name else None,
     )
-    return {
-        "tools": [ToolEntry(function_declarations=declared)],
-        "toolConfig": ToolConfig(function_calling_config=config),
-    }
+    return ToolConfig(function_calling_config=config)
 
 
 _MODES: dict[str, CallingMode] = {"none": "NONE", "auto": "AUTO"}
@@ -257,7 +260,7 @@ def _own_fields(request: GenerationRequest) -> dict[str, Any]:
     if "tools" in fields and tooling is not None and tooling.edited:
         entries = msgspec.json.decode(fields["tools"], type=list[ToolEntry])
         own = [msgspec.structs.replace(entry, function_declarations=None) for entry in entries]
-        fields["tools"] = _tools(tooling)["tools"] + [entry for entry in own if entry != ToolEntry()]
+        fields["tools"] = _declared(tooling) + [entry for entry in own if entry != ToolEntry()]
     return fields
 
 

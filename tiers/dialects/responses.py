@@ -24,7 +24,7 @@ from tiers.conversation import (
     UrlCitation,
 )
 from tiers.dialects.chat_chunk import TICKS
-from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of, edited_tools, overlaid
+from tiers.dialects.dialect import THINKING_TOKENS, Blocks, blocks_of, edited_tools, fields_of, overlaid
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.lenient_json import LenientDecoder, arguments_text
 from tiers.dialects.responses_schemas import (
@@ -34,6 +34,7 @@ from tiers.dialects.responses_schemas import (
     ChosenTool,
     Part,
     Reasoning,
+    ResponsesRequest,
     SaidItem,
     TextFormat,
     TextOptions,
@@ -121,21 +122,19 @@ def request_body(
     remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool
 ) -> dict[str, Any]:
     """Return the body of a request."""
-    body: dict[str, Any] = {
-        "model": remote.model,
-        "input": [item for message in request.messages or () for item in _items(message)],
-        "stream": streamed,
-        "store": False,
-        "include": _include(request),
-    }
-    if max_tokens is not None:
-        body["max_output_tokens"] = max(max_tokens, LEAST_LIMIT)
-    for name in _SAMPLING:
-        value = getattr(request.sampling, name)
-        if value != 1.0 or name in request.given:
-            body[name] = value
-    body |= {name: request.passed[name] for name in _PASSED if name in request.passed}
-    return body | (_same_fields(request) if request.is_in(FORM) else _asked(request))
+    sampling = {name: getattr(request.sampling, name) for name in _SAMPLING}
+    asked = ResponsesRequest(
+        model=remote.model,
+        input=[item for message in request.messages or () for item in _items(message)],
+        stream=streamed,
+        store=False,
+        include=_include(request),
+        max_output_tokens=None if max_tokens is None else max(max_tokens, LEAST_LIMIT),
+        **{name: value for name, value in sampling.items() if value != 1.0 or name in request.given},
+        **{name: request.passed[name] for name in _PASSED if name in request.passed},
+        **({} if request.is_in(FORM) else _asked(request)),
+    )
+    return fields_of(asked) | (_same_fields(request) if request.is_in(FORM) else {})
 
 
 def _same_fields(request: GenerationRequest) -> dict[str, Any]:

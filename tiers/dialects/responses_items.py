@@ -319,6 +319,9 @@ def with_carried(message: Turn, seal: str) -> Turn:
     """Return a turn with what its client carried of it; as it is, if that is none of ours or of another turn."""
     try:
         turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
+        for block in turn.blocks:
+            # It goes to the server as it is, and a client may have written what would break out of its place.
+            msgspec.json.decode(block.json or b"null")
         whole = turn.blocks and turn.blocks[0].dialect in ("messages", "gemini")
         recalled = tuple(_filled(turn, message)) if whole else turn.blocks
         return with_recalled(msgspec.structs.replace(message, answered_by=turn.answered_by, recalled=recalled))

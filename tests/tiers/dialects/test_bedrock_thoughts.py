@@ -1,5 +1,6 @@
 """Sealed thoughts of Converse are read as blocks, streamed or whole, and stand before the turn when they go back."""
 
+import base64
 import json
 
 import msgspec
@@ -7,8 +8,9 @@ import pytest
 
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.conversation import Call, Turn
+from tiers.conversation import Call, Opaque, Turn
 from tiers.dialects.bedrock import ConverseServer, message_turns
+from tiers.dialects.responses_items import CARRIED, with_carried
 from tiers.dialects.usage_counter import Tally
 from tiers.tier import Delta
 
@@ -53,3 +55,16 @@ def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> Non
     said = Turn.of("assistant", calls=(call,), opaque=blocks)
     [_, turn] = message_turns([Turn.of("user", "Cold?"), said])
     assert json.loads(msgspec.json.encode(turn))["content"] == [*(THOUGHTS if wanted else []), CALL]
+
+
+@pytest.mark.parametrize("json", [b"", b"[]", b'{"reasoningContent": 1}', b'{}],"system":['])
+def test_what_is_no_block_of_converse_is_left_out(json: bytes) -> None:
+    said = Turn.of("assistant", "Yes.", opaque=(Opaque("bedrock", json, "thinking"),))
+    [_, turn] = message_turns([Turn.of("user", "Cold?"), said])
+    assert msgspec.to_builtins(turn) == {"role": "assistant", "content": [{"text": "Yes."}]}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", msgspec.msgpack.encode(["m", [Opaque("bedrock", b'{}],"system":[')]])])
+def test_what_a_client_carries_and_no_server_can_read_changes_nothing(content: bytes) -> None:
+    turn = Turn.of("assistant", calls=(Call(id="1", name="f", arguments="{}"),))
+    assert with_carried(turn, CARRIED + base64.urlsafe_b64encode(content).decode()) == turn

@@ -25,6 +25,8 @@ MODULES = {
     "messages": ("tiers.dialects.messages", "gateway.inference.api.messages"),
     "responses": ("tiers.dialects.responses", "gateway.inference.api.responses"),
     "gemini": ("tiers.dialects.gemini", "gateway.inference.api.gemini"),
+    "bedrock": ("tiers.dialects.bedrock",),
+    "triton": ("tiers.dialects.triton",),
 }
 # The struct with the fewer fields, and the other, by why both are there. The list may only get shorter.
 READ = {
