@@ -127,7 +127,7 @@ def _refuse_grpc(given: Mapping[str, str]) -> None:
 # Their values never appear in messages.
 SECRETS = (
     "api_keys", "admin_keys", "viewer_keys",
-    "alert_routing_key", "alert_urls", "alert_webhook",
+    "alert_urls",
     "oidc_client_secret",
 )  # fmt: skip
 
@@ -227,12 +227,17 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _MAIL = "e-mail is an address in AIO_ALERT_URLS: mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS"
+_PAGER = "write pagerduty://INTEGRATION_KEY@API_KEY, or for another receiver jsons://HOST/PATH, into AIO_ALERT_URLS"
 _TRACKER = "AIO_LOG_FORMAT=json logs each error with an event id and its stack, for a forwarder of logs to send on"
 _PRICES = "write the prices of your contract into the catalogue, as `price` of a tier, and reload it"
 # Variables that are refused, each with what to write instead.
 REFUSED = {
     "AIO_ALERT_SLACK_WEBHOOK": "write the webhook's address into AIO_ALERT_URLS, as it is",
     "AIO_ALERT_TEAMS_WEBHOOK": "write the workflow's address into AIO_ALERT_URLS, as it is",
+    "AIO_ALERT_WEBHOOK": _PAGER,
+    "AIO_ALERT_WEBHOOK_FILE": _PAGER,
+    "AIO_ALERT_ROUTING_KEY": _PAGER,
+    "AIO_ALERT_ROUTING_KEY_FILE": _PAGER,
     "AIO_ALERT_SMTP": _MAIL,
     "AIO_ALERT_SMTP_USER": _MAIL,
     "AIO_ALERT_SMTP_PASSWORD": _MAIL,

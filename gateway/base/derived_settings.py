@@ -20,7 +20,6 @@ class DerivedSettings:
     sampling_rate: float
     store_texts: bool
     verification_budget: float
-    alert_webhook: str
     alert_urls: str
     trace_exporter: str
     trace_ratio: float
@@ -92,7 +91,7 @@ class DerivedSettings:
     @property
     def alerts_somewhere(self) -> bool:
         """Whether any channel of alerts is set."""
-        return bool(self.alert_webhook or self.alert_urls)
+        return bool(self.alert_urls)
 
     @property
     def traced_share(self) -> float | None:

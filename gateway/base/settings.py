@@ -434,18 +434,12 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         float,
         Meta(ge=1, description="Interval of applying the listed prices of that moment; the list is `genai-prices`"),
     ] = 3600.0
-    alert_webhook: Annotated[
-        str, Meta(description="URL to which alerts are posted as PagerDuty events (Events API v2); empty: none")
-    ] = ""
-    alert_routing_key: Annotated[
-        str,
-        Meta(description="Routing key in these events, as PagerDuty requires it"),
-    ] = ""
     alert_urls: Annotated[
         str,
         Meta(
             description="Services that get alerts, by spaces: webhooks of Slack or Teams, "
-            "`mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS`, other addresses of Apprise; empty: none"
+            "`mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS`, `pagerduty://INTEGRATION_KEY@API_KEY`, other "
+            "addresses of Apprise; empty: none"
         ),
     ] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0

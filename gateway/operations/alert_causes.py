@@ -96,7 +96,6 @@ def _spent(ref: BudgetRef, name: str, period: str, microusd: int, level: int, is
         key=f"AioBudget/{ref.budget_id}/{period}/{ref.amount_usd:g}/{level}",
         summary=f"{what} (${microusd / MICRO:.2f} so far)" if microusd >= 10_000 else what,
         ends=False,
-        details={"level": level, "spent_usd": microusd / MICRO, "amount_usd": ref.amount_usd},
     )
 
 

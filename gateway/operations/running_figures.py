@@ -163,7 +163,7 @@ class _KeyCosts:
 
     async def look(self) -> float | None:
         """Return how many times as much its requests cost. While the database is away it is the last one known."""
-        # Imported here: without a webhook nothing is read.
+        # Imported here: without a channel nothing is read.
         from quality.estimates.costs import dearest_key
 
         if time.monotonic() >= self._until:

@@ -1,5 +1,5 @@
-"""Where alerts go: to a webhook that takes PagerDuty's events, and to services that Apprise knows, such as Slack, Teams
-and e-mail. A process of its own sends each message (`alert_sender`)."""
+"""Where alerts go: to services that Apprise knows, such as Slack, Teams, e-mail and PagerDuty. A process of its own
+sends each message (`alert_sender`)."""
 
 import asyncio
 import re
@@ -15,7 +15,6 @@ import msgspec
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_rules import Severity
-from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.server_words import one_line
 
 SEND_SECONDS = 20.0
@@ -45,7 +44,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """How long it lasts before it is reported."""
     ends: bool = True
     """Whether its end is a message for people."""
-    details: dict[str, Any] = {}
 
     @property
     def id(self) -> str:
@@ -81,14 +79,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 class Channel:
     """Where messages are sent. `name` and `where` are shown; the address is a secret."""
 
-    def __init__(self, name: str, where: str, url: str, routing_key: str | None = None) -> None:
-        self.name, self.where = name, where
-        self._url, self._routing_key = url, routing_key
+    def __init__(self, name: str, where: str, url: str) -> None:
+        self.name, self.where, self._url = name, where, url
 
     @property
     def pairs(self) -> bool:
-        """Whether every message about a beginning is followed by one about the end."""
-        return self._routing_key is not None
+        """Whether every message about a beginning is followed by one about the end, which closes an incident."""
+        return self._url.lower().startswith("pagerduty://")
 
     @property
     def gap_seconds(self) -> float:
@@ -97,22 +94,19 @@ class Channel:
 
     async def send(self, message: Message) -> None:
         """Return once the receiver has accepted it. Raises `AlertNotSentError`."""
-        if self._routing_key is not None:
-            order: dict[str, Any] = {"event": pagerduty_event(self._routing_key, message)}
-        else:
-            is_critical = message.action == "trigger" and message.cause.severity == "critical"
-            body = f"{message.text}\n\n{message.signed}"
-            order = {
-                "title": f"AIO: {message.title}",
-                "body": _MARKUP.sub("\\g<0>\u200b", body),
-                "kind": "failure" if is_critical else _KINDS[message.action],
-            }
-        await asyncio.to_thread(_carry_out, order | {"url": self._url})
+        is_critical = message.action == "trigger" and message.cause.severity == "critical"
+        order = {
+            "url": self._url,
+            "title": f"AIO: {message.title}",
+            "body": _MARKUP.sub("\\g<0>\u200b", f"{message.text}\n\n{message.signed}"),
+            "kind": "failure" if is_critical else _KINDS[message.action],
+            "incident": f"aio/{message.cause.id}",
+        }
+        await asyncio.to_thread(_carry_out, order)
 
     def check(self) -> None:
         """Raises `AlertNotSentError` if no message can be sent to the address, whatever is there. Takes a second."""
-        if self._routing_key is None:
-            _carry_out({"url": self._url})
+        _carry_out({"url": self._url})
 
 
 def _carry_out(order: dict[str, Any]) -> None:
@@ -131,31 +125,9 @@ def _carry_out(order: dict[str, Any]) -> None:
         raise AlertNotSentError(problem)
 
 
-def pagerduty_event(routing_key: str, message: Message) -> dict[str, Any]:
-    """Return an event; begin and end of a cause have one `dedup_key`. A test is an event that is at once over."""
-    cause = message.cause
-    return {
-        "routing_key": routing_key,
-        "event_action": "trigger" if message.action == "test" else message.action,
-        "dedup_key": f"aio/{cause.id}",
-        "client": "aio",
-        "payload": {
-            "summary": f"{cause.name}: {message.text}",
-            "source": message.source,
-            "severity": "info" if message.action == "test" else cause.severity,
-            "timestamp": datetime.fromtimestamp(message.at, UTC).isoformat(),
-            "component": "gateway",
-            "custom_details": cause.details,
-        },
-    }
-
-
 def channels_of(settings: Settings) -> list[Channel]:
     """Return the channels that are set. Raises `SettingsError`, which repeats no address."""
     found: list[Channel] = []
-    if settings.alert_webhook:
-        url = telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)
-        found.append(Channel("webhook", url.host, str(url), settings.alert_routing_key))
     for number, address in enumerate(settings.alert_urls.split(), 1):
         scheme, separator, _ = address.partition("://")
         if not separator or not scheme.isalnum():
@@ -169,7 +141,7 @@ def channels_of(settings: Settings) -> list[Channel]:
 def check_channels(settings: Settings) -> None:
     """Raises `SettingsError` for an address that no message can be sent to. Takes a second for each."""
     if find_spec("apprise") is None:
-        raise SettingsError("AIO_ALERT_… needs the library apprise: pip install 'aio-gateway[alerts]'")
+        raise SettingsError("AIO_ALERT_URLS needs the library apprise: pip install 'aio-gateway[alerts]'")
     for channel in channels_of(settings):
         try:
             channel.check()
@@ -188,7 +160,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def send_test(settings: Settings, at: float) -> list[Tested]:
-    """Send a test message to every channel, at once. PagerDuty's event is resolved again."""
+    """Send a test message to every channel, at once. An incident that it opens is closed again."""
     source = socket.gethostname()
     summary = "a test of this channel, which needs no answer"
     cause = Cause(name="AioTest", key=f"AioTest/{at:.3f}", summary=summary, source=source)

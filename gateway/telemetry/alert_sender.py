@@ -33,15 +33,11 @@ def main() -> None:
     problems: list[str] = []
     _guard_network(problems)
     try:
-        is_done = _post(order["url"], order["event"]) if "event" in order else _notify(order, problems)
+        is_done = _notify(order, problems)
     except Exception as error:
         is_done = False
         problems.append(type(error).__name__)
     json.dump(None if is_done else (problems or ["it was not accepted"])[0], sys.stdout)
-
-
-def _post(url: str, event: dict[str, Any]) -> bool:
-    return requests.post(url, json=event, timeout=REQUEST_SECONDS).ok
 
 
 def _notify(order: dict[str, str], problems: list[str]) -> bool:
@@ -56,6 +52,9 @@ def _notify(order: dict[str, str], problems: list[str]) -> bool:
         return False
     if "body" not in order:
         return True
+    if service.schema == "pagerduty":
+        # The end of a cause closes the incident that its beginning opened.
+        service.action, service.dedup = "map", order["incident"]
     service.socket_connect_timeout = service.socket_read_timeout = REQUEST_SECONDS
     text = {"title": order["title"], "body": order["body"], "body_format": apprise.NotifyFormat.TEXT}
     return bool(service.notify(notify_type=order["kind"], **text))

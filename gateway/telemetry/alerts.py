@@ -181,7 +181,6 @@ class Alerts:
             severity=rule.severity,
             source=self._source,
             for_seconds=rule.for_seconds,
-            details={"figure": rule.figure, "value": value, "above": rule.above},
         )
 
     async def _inform(

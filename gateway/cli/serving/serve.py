@@ -320,7 +320,7 @@ def worker(**options: Any) -> None:
 
     # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
     # key are answered as long as no key is required.
-    settings = settings_from(**options, alert_webhook="", alert_urls="", insecure=True)
+    settings = settings_from(**options, alert_urls="", insecure=True)
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     _set_up_telemetry(settings, "worker")

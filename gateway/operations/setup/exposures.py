@@ -50,15 +50,16 @@ def _open_access(settings: Settings) -> list[str]:
 
 
 def _plain_reports(settings: Settings) -> list[str]:
-    """What leaves the machine unencrypted: codes of single sign-on; traces and events of alerts."""
+    """What leaves the machine unencrypted: codes of single sign-on; traces and alerts."""
     sends_traces = settings.trace_exporter == "otlp"
     named = {
         "AIO_OIDC_ISSUER": settings.oidc_issuer,
         "AIO_OIDC_REDIRECT_URL": settings.oidc_redirect_url,
-        "AIO_ALERT_WEBHOOK": settings.alert_webhook,
         "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint if sends_traces else "",
         "AIO_OTLP_ENDPOINT": settings.otlp_endpoint if sends_traces and not settings.otlp_traces_endpoint else "",
     }
+    posted = [url for url in settings.alert_urls.split() if url.lower().startswith(("http://", "json://"))]
+    named["AIO_ALERT_URLS"] = next((f"http{url[4:]}" for url in posted if _is_remote(_parts(url))), "")
     plain = [name for name, url in named.items() if url.lower().startswith("http://") and _is_remote(_parts(url))]
     return [f"{name} sends to another machine unencrypted: write an https URL" for name in plain]
 

@@ -338,7 +338,7 @@ class Targets:
             stack.callback(collector.close)
             place = f"http://127.0.0.1:{collector.port}"
             environment |= proxied | {"AIO_TRACE_EXPORTER": "otlp", "AIO_OTLP_ENDPOINT": place}
-            environment |= {"AIO_ALERT_WEBHOOK": place}
+            environment |= {"AIO_ALERT_URLS": place.replace("http", "json", 1)}
         if name in ("addresses", "proxied"):
             catalog.write_text(url_forms.CATALOG.format(url=self._upstream.base_url))
             environment |= {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}

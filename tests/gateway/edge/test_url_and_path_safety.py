@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.alert_channels import channels_of
 from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
 from tests.support.app import RunningGateway, StartApp
 from tests.support.core import laptop_hash_core
@@ -133,12 +132,6 @@ async def test_what_calls_of_tools_hold_is_text() -> None:
     refuse_turn(json.dumps(turn).encode(), "content")
     with pytest.raises(BadRequestError):
         refuse_turn(json.dumps([*turn, {"type": "mcp", "server_url": "http://localhost"}]).encode(), "tools")
-
-
-@pytest.mark.parametrize("url", ["http://169.254.169.254/", "http://metadata/", "file:///etc/passwd", "gopher://x/"])
-async def test_a_webhook_is_http_and_no_metadata_server(url: str) -> None:
-    with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
-        channels_of(Settings(alert_webhook=url))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.settings import Settings
 from gateway.telemetry.alert_rules import RULES, alert_figures
 from gateway.telemetry.alerts import keep_looking
+from tests.gateway.telemetry.alert_desk import alert_url
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.upstream import Call, LoopbackServer, remote_catalog
@@ -156,7 +157,7 @@ def test_a_queue_elsewhere_counts_once_in_the_alerts_however_many_tiers_share_th
     assert alert_figures({}, {}, cast(list[Tier], tiers[2:]), [])["waiting"] is None
 
 
-async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
+async def test_channels_and_overview_tell_of_a_queue_elsewhere(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = next(rule for rule in RULES if rule.name == "AioQueueVeryLong")
@@ -170,7 +171,7 @@ async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
 
     async with LoopbackServer(hear) as desk, LoopbackServer(hear) as server:
         server.looked_at = queued(MANY)
-        telling = msgspec.structs.replace(settings, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02)
+        telling = msgspec.structs.replace(settings, alert_urls=alert_url(desk), alert_poll_seconds=0.02)
         async with serving(telling, tmp_path, server) as gateway:
             event = await asyncio.wait_for(heard.get(), 120)
             live = gateway.operations.live
@@ -178,7 +179,6 @@ async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
                 live._clock = partial(float, seconds)
                 await live.sample()
             shown = (await live.overview()).alerts
-    assert event["event_action"] == "trigger"
-    assert event["payload"]["summary"].startswith("AioQueueVeryLong")
-    assert event["payload"]["custom_details"]["value"] == MANY
+    assert event["title"] == "AIO: AioQueueVeryLong (critical)"
+    assert f"({MANY:.4g})" in event["message"]
     assert {alert.name: alert.value for alert in shown} == {"AioQueueLong": MANY, "AioQueueVeryLong": MANY}

@@ -14,6 +14,7 @@ from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.alerts import keep_looking
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.rows import insert_requests
+from tests.gateway.telemetry.alert_desk import alert_url
 from tests.support.app import running_gateway
 from tests.support.upstream import Call, LoopbackServer
 
@@ -39,10 +40,11 @@ async def test_a_key_dearer_than_its_own_week_is_an_event_with_its_numbers(
         heard.put_nowait(call.body)
 
     async with LoopbackServer(hear) as desk:
-        telling = msgspec.structs.replace(settings, alert_webhook=f"{desk.base_url}/enqueue")
+        telling = msgspec.structs.replace(settings, alert_urls=alert_url(desk))
         async with running_gateway(telling):
             event = await asyncio.wait_for(heard.get(), 120)
-    assert event["payload"]["summary"] == (
-        "AioKeyCostJump: a key's requests cost more than three times those of its own week (5); "
+    assert event["title"] == "AIO: AioKeyCostJump (warning)"
+    assert event["message"].split("\n")[0] == (
+        "a key's requests cost more than three times those of its own week (5); "
         "key ada: $0.01 a request in the last hour (30 requests), $0.002 in the week before (30)"
     )

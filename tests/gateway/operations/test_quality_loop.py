@@ -29,6 +29,7 @@ from quality.retraining.retrain import RetrainResult
 from quality.store.queries import insert_records
 from quality.verification.judging import OpinionsGiven
 from tests.gateway.operations.running_loop import made_loop, running_loop
+from tests.gateway.telemetry.alert_desk import alert_url
 from tests.quality.judges.test_self_calibration import knowing
 from tests.quality.loop_world import ScriptedTier as KnowingTier
 from tests.quality.loop_world import record, rows, store_request
@@ -296,16 +297,14 @@ async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_th
         heard.put_nowait(call.body)
 
     async with LoopbackServer(hear) as desk:
-        telling = msgspec.structs.replace(
-            settings, monitor=True, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02
-        )
+        telling = msgspec.structs.replace(settings, monitor=True, alert_urls=alert_url(desk), alert_poll_seconds=0.02)
         async with running_gateway(telling) as gateway:
             event = await asyncio.wait_for(heard.get(), 120)
             ready = (await gateway.http.get("/health/ready")).json()
             scraped = (await gateway.http.get("/metrics")).text
     said = "1 failed since the last success; last refused because 7 newer rows; a comparison needs at least 50"
-    assert event["event_action"] == "trigger"
-    assert event["payload"]["summary"] == f"AioRetrainingOverdue: no successful retraining for 14 days (15); {said}"
+    assert event["title"] == "AIO: AioRetrainingOverdue (warning)"
+    assert event["message"].startswith(f"no successful retraining for 14 days (15); {said}\n")
     assert ready["problems"]["retraining"] == f"no successful retraining for 15 days; {said}"
     assert re.search(r"^aio_retraining_age_days 15\.0", scraped, re.MULTILINE)
     assert "aio_retraining_failed_runs 1.0" in scraped

@@ -1,4 +1,4 @@
-"""The gateway's own alerts: a webhook gets an event once, again after a failure, and once when the alert is over."""
+"""The gateway's own alerts: a receiver hears of one once, again after a failure, and once when the alert is over."""
 
 import asyncio
 from functools import partial
@@ -9,9 +9,10 @@ import pytest
 
 from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.alert_channels import AlertNotSentError, Channel, Message, channels_of, pagerduty_event
+from gateway.telemetry.alert_channels import AlertNotSentError, Channel, Message, check_channels
 from gateway.telemetry.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.alerts import Alerts, keep_looking
+from tests.gateway.telemetry.alert_desk import alert_url
 from tests.gateway.telemetry.test_service_levels import levels_of, served
 from tests.support.app import running_gateway
 from tests.support.upstream import Call, LoopbackServer
@@ -20,11 +21,11 @@ QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, fo
 
 
 class Desk(Channel):
-    """The webhook's receiver, and the clock."""
+    """A receiver that hears of every beginning and end, and the clock."""
 
     def __init__(self, *rules: AlertRule) -> None:
-        super().__init__("webhook", "here", "", "key")
-        self.events: list[dict[str, Any]] = []
+        super().__init__("pagerduty 1", "here", "pagerduty://")
+        self.events: list[Message] = []
         self.deaf = False
         self.now = 0.0
         self.alerts = Alerts([self], rules or (QUEUE,), "here", clock=lambda: self.now)
@@ -32,13 +33,13 @@ class Desk(Channel):
     async def send(self, message: Message) -> None:
         if self.deaf:
             raise AlertNotSentError("no connection")
-        self.events.append(pagerduty_event("key", message))
+        self.events.append(message)
 
     async def at(self, seconds: float, waiting: float | None) -> list[str]:
         """Return the events sent at a time, with this many waiting."""
         self.now, before = seconds, len(self.events)
         await self.alerts.look({"waiting": waiting})
-        return [event["event_action"] for event in self.events[before:]]
+        return [message.action for message in self.events[before:]]
 
 
 async def test_an_alert_is_sent_once_after_its_time_and_once_when_resolved() -> None:
@@ -48,12 +49,9 @@ async def test_an_alert_is_sent_once_after_its_time_and_once_when_resolved() -> 
     ]
     assert events == [[], [], ["trigger"], [], ["resolve"], [], []]
     trigger, resolve = desk.events
-    assert trigger["dedup_key"] == resolve["dedup_key"] == "aio/here/Q"
-    assert trigger["routing_key"] == "key"
-    payload = trigger["payload"]
-    assert (payload["severity"], payload["source"], payload["custom_details"]["value"]) == ("critical", "here", 501)
-    assert payload["summary"] == "Q: a queue (501)"
-    assert payload["timestamp"]
+    assert trigger.cause.id == resolve.cause.id == "here/Q"
+    assert (trigger.title, trigger.text) == ("Q (critical)", "a queue (501)")
+    assert (resolve.title, resolve.text) == ("Q (over)", "a queue (501)")
 
 
 async def test_a_short_peak_and_an_unknown_figure_are_no_alert() -> None:
@@ -120,10 +118,10 @@ async def test_first_tokens_are_late_by_the_limit_of_their_class_or_of_a_slower_
     figures = alert_figures(levels_of(*timely, *late).figures(), {}, [], [])
     for desk.now in (0.0, 60.0):
         await desk.alerts.look({name: value for name, value in figures.items() if name == "ttft_p95_of_limit"})
-    assert [event["dedup_key"].rpartition("/")[2] for event in desk.events] == fires
+    assert [message.cause.name for message in desk.events] == fires
 
 
-async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_tells_its_channels(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
     monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()
@@ -133,9 +131,7 @@ async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pyte
         heard.put_nowait(call.body)
 
     async with LoopbackServer(hear) as desk:
-        telling = msgspec.structs.replace(
-            settings, alert_webhook=f"{desk.base_url}/enqueue", alert_routing_key="r-1", alert_poll_seconds=0.02
-        )
+        telling = msgspec.structs.replace(settings, alert_urls=alert_url(desk), alert_poll_seconds=0.02)
         async with running_gateway(telling) as gateway:
             for tier in gateway.tiers:
                 tier.fail_at = 0
@@ -143,17 +139,17 @@ async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pyte
             for _ in range(20):
                 assert (await gateway.http.post("/v1/chat/completions", json=body)).status_code >= 500
             event = await asyncio.wait_for(heard.get(), 120)
-    assert (event["event_action"], event["routing_key"]) == ("trigger", "r-1")
-    assert event["payload"]["summary"].startswith("AioErrors")
+    assert (event["title"], event["type"]) == ("AIO: AioErrors (warning)", "warning")
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "http://", "file:///etc/passwd"])
-def test_a_webhook_that_is_no_web_address_is_refused(url: str) -> None:
-    with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
-        channels_of(Settings(alert_webhook=url))
+@pytest.mark.parametrize("url", ["ftp://host/x", "http://", "file:///etc/passwd"])
+def test_an_address_of_no_service_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="address 1 of AIO_ALERT_URLS: Apprise knows no such address"):
+        check_channels(Settings(alert_urls=url))
 
 
-def test_its_key_is_in_no_message() -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings({"AIO_ALERT_ROUTING_KEY": "s3cret"}, alert_routing_key=["s3cret"])
+@pytest.mark.parametrize("name", ["AIO_ALERT_WEBHOOK", "AIO_ALERT_ROUTING_KEY"])
+def test_a_setting_of_the_former_webhook_is_refused_with_what_to_write(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is no longer a setting: .*pagerduty://") as caught:
+        load_settings({name: "s3cret"})
     assert "s3cret" not in str(caught.value)

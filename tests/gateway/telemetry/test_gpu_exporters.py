@@ -14,6 +14,7 @@ from gateway.telemetry.alerts import keep_looking
 from gateway.telemetry.gpu_exporters import GpuExporters, readings_of
 from gateway.telemetry.gpus import Gpus
 from gateway.telemetry.metrics import Metrics
+from tests.gateway.telemetry.alert_desk import alert_url
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.support.app import running_gateway
 from tests.support.upstream import Call, LoopbackServer
@@ -107,13 +108,12 @@ async def test_a_hot_full_gpu_of_an_exporter_raises_the_gateways_alerts(
         telling = msgspec.structs.replace(
             settings,
             gpu_exporters=page_url(gpus),
-            alert_webhook=f"{desk.base_url}/enqueue",
-            alert_routing_key="r-1",
+            alert_urls=alert_url(desk),
             alert_poll_seconds=0.02,
         )
         async with running_gateway(telling):
             events = [await asyncio.wait_for(heard.get(), 120) for _ in rules]
-    names = {event["dedup_key"].rpartition("/")[2] for event in events}
+    names = {event["title"].split()[1] for event in events}
     assert names == {"AioGpuBusy", "AioGpuMemoryFull", "AioGpuThrottled"}
 
 

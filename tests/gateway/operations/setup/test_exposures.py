@@ -40,7 +40,7 @@ def test_a_closed_deployment_has_nothing_to_mend(tmp_path: Path) -> None:
         otlp_endpoint="https://traces.example:4318",
         oidc_issuer="https://id.example",
         cors_origins="https://app.example",
-        alert_webhook="https://pager.example",
+        alert_urls="jsons://pager.example",
     )
     assert exposures(closed) == []
 
@@ -60,8 +60,8 @@ def test_a_closed_deployment_has_nothing_to_mend(tmp_path: Path) -> None:
         ({"oidc_redirect_url": "http://aio.example/admin/oidc/callback"}, "AIO_OIDC_REDIRECT_URL"),
         ({"trace_exporter": "otlp", "otlp_endpoint": "http://traces.example:4318"}, "AIO_OTLP_ENDPOINT"),
         ({"otlp_endpoint": "http://traces.example:4318"}, ""),
-        ({"alert_webhook": "http://pager.example"}, "AIO_ALERT_WEBHOOK"),
-        ({"alert_webhook": "http://127.0.0.1:9000"}, ""),
+        ({"alert_urls": "jsons://a.example json://pager.example"}, "AIO_ALERT_URLS"),
+        ({"alert_urls": "json://127.0.0.1:9000"}, ""),
         ({"database_url": "postgresql://aio:aio@db.example/aio"}, "AIO_DATABASE_URL"),
         ({"database_url": "postgresql://correct-horse:Correct-Horse@db.example/aio"}, "AIO_DATABASE_URL"),
         ({"database_url": "postgresql://aio@db.example/aio"}, "AIO_DATABASE_URL"),
@@ -119,7 +119,7 @@ def test_no_password_and_no_key_is_shown(tmp_path: Path, secret: str) -> None:
         admin_keys=f"boss=sk-{secret}-0123456789",
         database_url=f"postgresql://aio:{secret}@db.example/aio",
         redis_url=f"redis://:{secret}@redis.example:6379/0",
-        alert_webhook=f"http://pager.example/{secret}",
+        alert_urls=f"json://pager.example/{secret}",
     )
     assert secret not in str(exposures(given))
     assert exposures(given)
