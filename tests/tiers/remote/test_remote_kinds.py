@@ -1,4 +1,4 @@
-"""The specifics of vLLM, SGLang and trtllm-serve: health paths, queues, fields."""
+"""The specifics of kinds of servers: health paths, queues, settings. Their fields are recorded."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from inference_core.protocol import Grammar, SamplingParams
+from inference_core.protocol import SamplingParams
 from tests.polling import eventually
 from tests.support.upstream import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
@@ -18,7 +18,7 @@ from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.catalog.validate import check_rules
 from tiers.deltas import asking_uncertainty
 from tiers.dialects.dialect import SERVERS, ServerDialect, dialect_of
-from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_state import sum_of_samples
 from tiers.replicas.replica_set import ReplicaSet
@@ -180,35 +180,6 @@ async def test_a_server_that_does_not_tell_is_judged_by_what_is_known_here() -> 
 
 
 @pytest.mark.parametrize(
-    ("grammar", "field"),
-    [
-        (Grammar(kind="regex", text="a+"), {"regex": "a+"}),
-        (Grammar(kind="choice", text='["a.b","c"]'), {"regex": r"a\.b|c"}),
-        (Grammar(kind="json_object", text=""), {"response_format": {"type": "json_object"}}),
-    ],
-)
-async def test_sglang_gets_grammars_in_its_own_fields(grammar: Grammar, field: dict[str, Any]) -> None:
-    async with LoopbackServer(hello) as server:
-        tier = RemoteTier(remote_spec(server.base_url, kind="sglang"))
-        await collect(tier, chat(sampling=SamplingParams(grammar=grammar)))
-        await tier.close()
-    body = server.calls[0].body
-    assert field.items() <= body.items()
-    assert "structured_outputs" not in body
-
-
-@pytest.mark.parametrize(("kind", "program"), [("tensorrt-llm", "trtllm-serve"), ("tgi", "Text Generation Inference")])
-async def test_a_server_with_openais_fields_alone_takes_no_other_grammar(kind: str, program: str) -> None:
-    async with LoopbackServer(hello) as server:
-        tier = RemoteTier(remote_spec(server.base_url, kind=kind))
-        with pytest.raises(TierRequestError) as error:
-            await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a"))))
-        await tier.close()
-    assert error.value.param == "structured_outputs"
-    assert program in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("remote", "said"),
     [
         ({"kind": "vllm", "tokenizer": "x"}, "only Triton is sent text"),
@@ -244,39 +215,6 @@ def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: st
     assert asking_uncertainty(wanted, tier, spec.tells_logprobs).sampling.logprobs == 3
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "stop_sequence"),
-    [
-        ("stop_reason", "END", "END"),
-        ("matched_stop", "END", "END"),
-        ("stop_reason", 128009, None),
-        ("stop_reason", {"new": "form"}, None),
-    ],
-)
-async def test_the_stop_string_that_ended_an_answer_is_known_if_the_server_reports_it(
-    field: str, value: object, stop_sequence: str | None
-) -> None:
-    async def stopped(call: Call) -> None:
-        await call.begin()
-        await call.chunk("Hello")
-        await call.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", field: value}]})
-
-    async with LoopbackServer(stopped) as server:
-        tier = RemoteTier(remote_spec(server.base_url))
-        ((answer,), _) = await collect(tier, chat(stop=("END",)))
-        await tier.close()
-    assert (answer.finish_reason, answer.stop_sequence) == ("stop", stop_sequence)
-
-
-@pytest.mark.parametrize(("kind", "bounded"), [("vllm", True), ("openai", False), ("tensorrt-llm", False)])
-async def test_a_bound_on_thoughts_is_sent_only_to_servers_that_have_a_field_for_it(kind: str, bounded: bool) -> None:
-    async with LoopbackServer(hello) as server:
-        tier = RemoteTier(remote_spec(server.base_url, kind=kind))
-        await collect(tier, chat(reasoning_budget=1024))
-        await tier.close()
-    assert ("thinking_token_budget" in server.calls[0].body) == bounded
-
-
 @pytest.mark.parametrize("kind", get_args(RemoteKind))
 def test_every_kind_of_server_has_a_dialect(kind: RemoteKind) -> None:
     """The table names modules and classes by their texts, which no type checker reads."""
@@ -284,3 +222,15 @@ def test_every_kind_of_server_has_a_dialect(kind: RemoteKind) -> None:
     dialect = dialect_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
     assert isinstance(dialect, ServerDialect)
     assert (type(dialect).__module__, type(dialect).__name__) == (f"tiers.dialects.{module}", name)
+
+
+async def test_a_response_with_neither_output_nor_counts_is_no_answer() -> None:
+    async def say_the_end(call: Call) -> None:
+        await call.begin()
+        await call.event({"type": "response.completed", "response": {"status": "completed"}})
+
+    async with LoopbackServer(say_the_end) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai-provider", responses="always"))
+        with pytest.raises(TierAnswerError):
+            await collect(tier, chat())
+        await tier.close()
