@@ -124,7 +124,7 @@ async def bench_proxy(
 async def proxied_gateway(upstream: str, folder: Path) -> AsyncIterator[Target]:
     """One gateway process with its data in `folder`, whose tiers are all the model of `upstream` (up to /v1): keys,
     limits, routing by `auto`, monitor and ledger are on."""
-    from gateway.planning.load_test.http_target import running_server
+    from benchmarks.running_server import running_server
 
     catalogue, key = folder / "catalogue.toml", secrets.token_urlsafe(24)
     catalogue.write_text(proxied_catalogue(upstream), encoding="utf-8")

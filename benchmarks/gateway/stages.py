@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.report.machine import describe_machine
+from benchmarks.running_server import running_server
 from benchmarks.sources.report import StageTimes
 from gateway.base.configuration import variable_of
 from gateway.base.inference_request import InferenceRequest
@@ -38,7 +39,6 @@ from gateway.inference.router import RoutingService
 from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import RecordSink, Service
 from gateway.planning.backtests.backtest import dry_request
-from gateway.planning.load_test.http_target import running_server
 from gateway.planning.load_test.workload import Prompts
 from gateway.runtime.cores.engine import running_engine
 from inference_core.loaders.hub_model import resolve_model_path

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from benchmarks.report.kept import echo_row
+from benchmarks.running_server import launched, running_server, stopped
 from gateway.base.settings import Settings
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
-from gateway.planning.load_test.http_target import launched, running_server, stopped
 from tiers.catalog.load import load_catalog
 
 Progress = Callable[[str, float], None]

@@ -13,8 +13,9 @@ from pathlib import Path
 from benchmarks.core.workloads import code_prompt
 from benchmarks.peers.environments import PeersError, ended, installed, served, unpacked
 from benchmarks.peers.gateways import free_port
+from benchmarks.running_server import running_server
 from gateway.base.settings import Settings
-from gateway.planning.load_test.http_target import HttpTarget, running_server
+from gateway.planning.load_test.http_target import HttpTarget
 from gateway.planning.load_test.run import CoreTarget, LoadRun, Timing, core_target, model_of
 from gateway.planning.load_test.workload import Job, Load, Prompts, jobs_of
 from inference_core.loaders.hub_model import resolve_model_path

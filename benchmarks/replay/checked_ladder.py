@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from benchmarks.ladder.tasks import ladder_tasks
 from benchmarks.replay.deployment import Conditions, Deployment
 from benchmarks.replay.ladder import GOOD, POOR, Answer, Bool, Float, Ladder, Prompt, TierTerms
+from benchmarks.running_server import running_server
 from gateway.base.configuration import own_command, variable_of
 from gateway.base.settings import Settings
-from gateway.planning.load_test.http_target import running_server
 from quality.evaluation.everyday_tasks import everyday_tasks, is_right
 from quality.store.database import open_database
 from tiers.catalog.load import load_catalog

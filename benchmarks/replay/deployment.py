@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Ladder, Prompt, uniform
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
+from benchmarks.running_server import running_server
 from gateway.base.settings import Settings
-from gateway.planning.load_test.http_target import running_server
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs, training_rows, verifications
 from migrations.tables.requests import requests

@@ -7,16 +7,15 @@ import msgspec
 from litestar import get, post
 from litestar.response import Response
 
+from gateway.admin.resource import Admin
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import back_to, page
-from gateway.operations.running import operations_of
 from gateway.telemetry.alert_channels import Tested, channels_of, send_test
 from gateway.telemetry.alerts import AlertMessages
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.store.queries import record_audit
 
 PATH = "/admin/system/alerts"
@@ -78,29 +77,28 @@ async def order_test(serving: Serving, actor: str) -> AlertsTested:
     return AlertsTested(channels=tested)
 
 
-@get("/alerts", operation_class=describe(None, AlertsShown), summary="Show where alerts go and what was sent")
-async def show_alerts(request: HttpRequest) -> Response[Any]:
+@get("/alerts", summary="Show where alerts go and what was sent")
+async def show_alerts(admin: Admin) -> AlertsShown:
     """The channels that are set, and the last message about each cause in each of them."""
-    return Response(await alerts_shown(serving_of(request)), media_type="application/json")
+    return await alerts_shown(admin.serving)
 
 
-@endpoint(post, "/alerts/test", None, AlertsTested, "Send a test message to every channel of alerts", OPERATOR)
-async def test_alerts(request: HttpRequest) -> Response[Any]:
+@post("/alerts/test", opt=OPERATOR, status_code=200, summary="Send a test message to every channel of alerts")
+async def test_alerts(admin: Admin) -> AlertsTested:
     """Answers once every receiver has accepted or refused it; `problem` says why one did not."""
-    return Response(await order_test(serving_of(request), actor_of(request)), media_type="application/json")
+    return await order_test(admin.serving, admin.actor)
 
 
 @get("/system/alerts")
-async def show_alerts_page(request: HttpRequest) -> Response[Any]:
+async def show_alerts_page(request: HttpRequest, admin: Admin) -> Response[Any]:
     """As `/v1/admin/alerts`, with what stands now."""
-    operations = operations_of(request)
-    shown = await alerts_shown(operations.serving)
-    return page(request, "alerts.html", "Alerts", shown=shown, now=(await operations.live.overview()).alerts)
+    shown = await alerts_shown(admin.serving)
+    return page(request, "alerts.html", "Alerts", shown=shown, now=(await admin.operations.live.overview()).alerts)
 
 
 @post("/system/alerts/test", opt=OPERATOR, status_code=200)
-async def test_from_page(request: HttpRequest) -> Response[Any]:
-    done = await order_test(serving_of(request), actor_of(request))
+async def test_from_page(admin: Admin) -> Response[Any]:
+    done = await order_test(admin.serving, admin.actor)
     return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
 
 

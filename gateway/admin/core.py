@@ -8,25 +8,22 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import delete, get, post
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.admin.knob_changes import ProfileOrder, apply_profile, change_id
-from gateway.admin.resource import json_or_csv
+from gateway.admin.knob_changes import BeforeChange, ProfileOrder, apply_profile
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError, bad_request
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
-from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, form_of, knob_fields, text_of, wanted_changes
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
-from gateway.operations.running import Operations, operations_of
+from gateway.operations.running import Operations
 from gateway.runtime.cores.adapters import ModelAdapters
 from gateway.runtime.cores.knob_profiles import PROFILES
 from gateway.runtime.cores.knobs import KnobOrder
 from gateway.runtime.cores.reading import read_cores
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.errors import CoreError
 from inference_core.protocol import AdapterInfo, CoreStats, ModelStats
@@ -75,23 +72,22 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     models: list[ModelStats]
 
 
-@get("/stats", operation_class=describe(None, Stats), summary="Show queues, caches and steps")
-async def show_stats(request: HttpRequest) -> Response[Any]:
-    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. Query:
-    `format`, json or csv: the models."""
-    operations = operations_of(request)
-    cores = operations.core_knobs.cores
+@get("/stats", summary="Show queues, caches and steps")
+async def show_stats(admin: Admin, as_csv: AsCsv) -> Response[Stats]:
+    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. As CSV: the
+    models."""
+    cores = admin.operations.core_knobs.cores
     there, away = await read_cores(cores)
     if cores and not there:
         raise ApiError(503, f"The core is unavailable: {next(iter(away.values()))}.", code="core_unavailable")
     shown = Stats(
-        tiers=[_tier_stats(operations, tier) for tier in operations.serving.routing.served.tiers.values()],
+        tiers=[_tier_stats(admin.operations, tier) for tier in admin.serving.routing.served.tiers.values()],
         cores=[_core_shown(name, there, away) for name in cores],
         models=[model for stats in there.values() for model in stats.models],
     )
     homes = {model: core.name for core in shown.cores for model in core.models}
     rows = [{"core": homes[model.name], **msgspec.structs.asdict(model)} for model in shown.models]
-    return json_or_csv(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
+    return json_or_csv(as_csv, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
 
 
 def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, CoreError]) -> CoreShown:
@@ -146,28 +142,23 @@ class AdaptersNow(msgspec.Struct, frozen=True, kw_only=True):
     adapters: list[AdapterInfo]
 
 
-@get("/adapters", operation_class=describe(None, AdaptersShown), summary="Show the adapters")
-async def show_adapters(request: HttpRequest) -> Response[Any]:
+@get("/adapters", summary="Show the adapters")
+async def show_adapters(admin: Admin) -> AdaptersShown:
     """The adapters of every model, which of them are resident, and how many were evicted."""
-    models = await serving_of(request).core_adapters.by_model()
-    return Response(AdaptersShown(models=models), media_type="application/json")
+    return AdaptersShown(models=await admin.serving.core_adapters.by_model())
 
 
-@post("/adapters", status_code=200, operation_class=describe(AdapterOrder, AdaptersNow), summary="Load an adapter")
-async def load_adapter(request: HttpRequest) -> Response[Any]:
+@post("/adapters", status_code=200, summary="Load an adapter")
+async def load_adapter(data: JSONBody[AdapterOrder], admin: Admin) -> AdaptersNow:
     """Read and check a PEFT folder; requests may name `model:name` from now on."""
-    order = await read_body(request, AdapterOrder)
-    actor = actor_of(request)
-    adapters = await serving_of(request).core_adapters.load(order.model, order.name, order.path, actor)
-    return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")
+    adapters = await admin.serving.core_adapters.load(data.model, data.name, data.path, admin.actor)
+    return AdaptersNow(model=data.model, adapters=adapters)
 
 
-@endpoint(delete, "/adapters/{model:str}/{name:str}", None, AdaptersNow, "Unload an adapter")
-async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
+@delete("/adapters/{model:str}/{name:str}", status_code=200, summary="Unload an adapter")
+async def unload_adapter(model: FromPath[str], name: FromPath[str], admin: Admin) -> AdaptersNow:
     """Accept no more requests for it; it is unloaded after the last one has ended."""
-    actor = actor_of(request)
-    adapters = await serving_of(request).core_adapters.unload(model, name, actor)
-    return Response(AdaptersNow(model=model, adapters=adapters), media_type="application/json")
+    return AdaptersNow(model=model, adapters=await admin.serving.core_adapters.unload(model, name, admin.actor))
 
 
 CHANGES = 30
@@ -191,17 +182,16 @@ class ArenaPart(msgspec.Struct, frozen=True):
 
 
 @get("/core")
-async def show_core(request: HttpRequest) -> Response[Any]:
+async def show_core(request: HttpRequest, admin: Admin, before: BeforeChange = None) -> Response[Any]:
     """Show every core with its models, and the knobs of one model (`model`; the first by default). Query: `before`, the
     id of the last change on the previous page."""
-    operations = operations_of(request)
-    there, away = await read_cores(operations.core_knobs.cores)
+    there, away = await read_cores(admin.operations.core_knobs.cores)
     homes = {model.name: name for name, stats in there.items() for model in stats.models}
     models = {model.name: model for stats in there.values() for model in stats.models}
     chosen = request.query_params.get("model") or next(iter(models), "")
     if models and chosen not in models:
         raise bad_request(f"Invalid model: {chosen[:64]!r}; there are {', '.join(models)}.", "model", "invalid_value")
-    changes, history_problem = await _changes(request)
+    changes, history_problem = await _changes(admin.operations, before)
     return page(
         request,
         "core.html",
@@ -224,7 +214,7 @@ async def show_core(request: HttpRequest) -> Response[Any]:
 
 
 @post(["/core", "/core/common"], opt=OPERATOR, status_code=200)
-async def change_core(request: HttpRequest) -> Response[Any]:
+async def change_core(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Change the knobs of `model` that differ in the form, or of all models of a core (no `model`)."""
     form = await form_of(request)
     model, core = text_of(form, "model"), text_of(form, "core")
@@ -235,25 +225,25 @@ async def change_core(request: HttpRequest) -> Response[Any]:
         return back_to(back, "Nothing was changed: every field is as it was.")
     order = KnobOrder(
         changes=changes,
-        actor=actor_of(request),
+        actor=admin.actor,
         model=model,
         core=core,
         keep="keep" in form,
         reason=(text_of(form, "reason") or "")[:1000] or None,
     )
-    done = await operations_of(request).core_knobs.change(order)
+    done = await admin.operations.core_knobs.change(order)
     late = "" if done.recorded else " The database is down: the change is recorded later."
     return back_to(back, f"{_said(done.changed)}{late}")
 
 
 @post("/core/profile", opt=OPERATOR, status_code=200)
-async def apply_core_profile(request: HttpRequest) -> Response[Any]:
+async def apply_core_profile(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Apply the profile of the pressed button to all cores, routing and replicas."""
     fields = await fields_of(request)
     order = ProfileOrder(
         profile=fields.get("profile", ""), keep="keep" in fields, reason=fields.get("reason", "")[:900] or None
     )
-    done = await apply_profile(operations_of(request), actor_of(request), order)
+    done = await apply_profile(admin.operations, admin.actor, order)
     late = "" if done.recorded else " The database is down: the changes are recorded later."
     return back_to(_PATH, f"Profile {done.profile}: {_said(done.changed)}{late}")
 
@@ -313,11 +303,10 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
+async def _changes(operations: Operations, before: int | None) -> tuple[list[KnobChange], str]:
     """Return the requested page of the history, and why there is none if so: the core is shown without it too."""
-    before = change_id(request.query_params.get("before"))
     try:
-        return await operations_of(request).core_knobs.history(CHANGES, before, None), ""
+        return await operations.core_knobs.history(CHANGES, before, None), ""
     except ApiError as error:
         return [], str(error)
 

@@ -7,26 +7,24 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import get, post
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
-from gateway.admin.resource import query_page
+from gateway.admin.resource import Admin, query_page
 from gateway.admin.versions import Reason, VersionOrder, check_version
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.settings import Settings
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import endpoint
-from gateway.inference.api.parsing import read_body
-from gateway.inference.service import Serving, serving_of
-from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
+from gateway.inference.service import Serving
+from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_form, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.experiment_plan import plan_experiment
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.pages import EXPERIMENTS
@@ -115,24 +113,21 @@ class ExperimentStopped(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
 
 
-@endpoint(post, "/experiments", ExperimentOrder, ExperimentStarted, "Start an experiment", OPERATOR, status=201)
-async def start_experiment(request: HttpRequest) -> Response[Any]:
+@post("/experiments", opt=OPERATOR, summary="Start an experiment")
+async def start_experiment(data: JSONBody[ExperimentOrder], admin: Admin) -> ExperimentStarted:
     """Requests to `auto` are assigned to an arm by a hash of their user, conversation or id. It ends by itself when the
     evidence of probes suffices, when arm b exceeds a guardrail, or after `most_probes`. 409 while another one runs, or
     for a version that may not serve."""
-    started = await begin_experiment(serving_of(request), actor_of(request), await read_body(request, ExperimentOrder))
-    return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
+    return ExperimentStarted(experiment_id=await begin_experiment(admin.serving, admin.actor, data))
 
 
-@endpoint(
-    post, "/experiments/{experiment_id:str}/stop", VersionOrder, ExperimentStopped, "Stop an experiment", OPERATOR
-)
-async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
+@post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200, summary="Stop an experiment")
+async def stop_experiment(
+    experiment_id: FromPath[str], data: JSONBody[VersionOrder], admin: Admin
+) -> ExperimentStopped:
     """End it without a verdict; 404 if it is not running."""
-    await end_experiment(
-        serving_of(request), actor_of(request), experiment_id, (await read_body(request, VersionOrder)).reason
-    )
-    return Response(ExperimentStopped(stopped=True), media_type="application/json")
+    await end_experiment(admin.serving, admin.actor, experiment_id, data.reason)
+    return ExperimentStopped(stopped=True)
 
 
 PATH = "/admin/experiments"
@@ -161,12 +156,11 @@ class ShownExperiment(msgspec.Struct, frozen=True):
 
 
 @get("/experiments")
-async def show_experiments(request: HttpRequest) -> Response[Any]:
+async def show_experiments(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
-    found = await query_page(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
-    serving = serving_of(request)
-    versions = await asyncio.to_thread(ArtefactRegistry(serving.settings.registry_path).versions)
-    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(serving.routing.served.tiers)]
+    found = await query_page(admin.database, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
+    versions = await asyncio.to_thread(ArtefactRegistry(admin.serving.settings.registry_path).versions)
+    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(admin.serving.routing.served.tiers)]
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
     shown = [_shown(row) for row in found.rows]
     running = any(one.row["status"] == "running" for one in shown)
@@ -184,7 +178,7 @@ async def show_experiments(request: HttpRequest) -> Response[Any]:
 
 
 @post("/experiments", opt=OPERATOR, status_code=200)
-async def start(request: HttpRequest) -> Response[Any]:
+async def start(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Start the experiment that the form describes."""
     fields = await fields_of(request)
     given = {
@@ -198,17 +192,14 @@ async def start(request: HttpRequest) -> Response[Any]:
         "level": number_of(fields, "level", 1, 0.05),
         "most_probes": number_of(fields, "most_probes", MOST_PROBES, 1000.0),
     }
-    try:
-        order = msgspec.convert(given, ExperimentOrder, strict=False)
-    except msgspec.ValidationError as error:
-        raise bad_request(f"{error}.", str(error).rpartition("$.")[2].rstrip("`") or None, "invalid_value") from None
-    await begin_experiment(serving_of(request), actor_of(request), order)
+    order = parse_form(given, ExperimentOrder)
+    await begin_experiment(admin.serving, admin.actor, order)
     return back_to(PATH, f"The experiment {order.name} has started.")
 
 
 @post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200)
-async def stop(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
-    await end_experiment(serving_of(request), actor_of(request), experiment_id, reason_of(await fields_of(request)))
+async def stop(request: HttpRequest, experiment_id: FromPath[str], admin: Admin) -> Response[Any]:
+    await end_experiment(admin.serving, admin.actor, experiment_id, reason_of(await fields_of(request)))
     return back_to(PATH, "The experiment has ended.")
 
 

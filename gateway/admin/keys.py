@@ -3,32 +3,33 @@
 The endpoints `/admin/api/keys`, `/admin/api/teams` and `/admin/api/budgets`, then the pages.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
 import msgspec
 from litestar import delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery, JSONBody
 from litestar.response import Response
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admin.resource import (
-    csv_response,
+    Admin,
+    AdminContext,
+    AsCsv,
+    admin_context,
     form_time,
     json_or_csv,
     list_endpoint,
     names_of,
     query_page,
-    run_command,
-    wants_csv,
 )
 from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.forms import (
     Form,
     WrongField,
@@ -42,8 +43,8 @@ from gateway.operations.dashboard.html.forms import (
 )
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import operations_of
-from gateway.tenancy.admin_guard import order_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import (
     BUDGETS,
     KEYS,
@@ -96,48 +97,45 @@ list_keys = list_endpoint(
 )
 
 
-@post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
-async def make_key(request: HttpRequest) -> Response[Any]:
+@post("/keys", summary="Make a key")
+async def make_key(data: JSONBody[KeyOrder], admin: Admin) -> Response[IssuedKey]:
     """The answer contains the key, only this once. 409 if the name was used before."""
-    order = await read_body(request, KeyOrder)
-    serving = serving_of(request)
-    work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
-    return _shown_once(await run_command(request, work), 201)
+    return _shown_once(await admin.run(partial(_create_key, data), data.reason))
 
 
-@get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
-async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name, without its hashes. Query: `format`, json or csv."""
-    row = await run_command(request, shown_key(serving_of(request).database, key))
-    return json_or_csv(request, "key", KeyShown(key=row), list(row), [row])
+def _create_key(wanted: KeyOrder, database: AsyncEngine, order: Order) -> Awaitable[IssuedKey]:
+    return create_key(database, wanted.name, wanted.team, wanted.terms, order)
 
 
-@patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")
-async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+@get("/keys/{key:str}", summary="Show a key")
+async def show_key(key: FromPath[str], admin: Admin, as_csv: AsCsv) -> Response[KeyShown]:
+    """By id or name, without its hashes."""
+    row = await admin.run(lambda database, order: shown_key(database, key))
+    return json_or_csv(as_csv, "key", KeyShown(key=row), list(row), [row])
+
+
+@patch("/keys/{key:str}", summary="Change what a key may do")
+async def limit_key(key: FromPath[str], data: JSONBody[ChangeOrder], admin: Admin) -> KeyChanged:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
-    order = await read_body(request, ChangeOrder)
-    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    return Response(KeyChanged(changed=await run_command(request, work)), media_type="application/json")
+    changed = await admin.run(lambda database, order: change_key(database, key, data.terms, order), data.reason)
+    return KeyChanged(changed=changed)
 
 
-@endpoint(post, "/keys/{key:str}/rotate", RotateOrder, IssuedKey, "Give a key a new secret")
-async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+@post("/keys/{key:str}/rotate", status_code=200, summary="Give a key a new secret")
+async def renew_key(key: FromPath[str], data: JSONBody[RotateOrder], admin: Admin) -> Response[IssuedKey]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
-    order = await read_body(request, RotateOrder)
-    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _shown_once(await run_command(request, work), 200)
+    grace = data.grace_seconds
+    issued = await admin.run(lambda database, order: rotate_key(database, key, grace, order), data.reason)
+    return _shown_once(issued, 200)
 
 
 def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
-    async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-        order = await read_body(request, VerbOrder)
-        work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        return Response(KeyVerbDone(key_id=await run_command(request, work)), media_type="application/json")
+    async def obey(key: FromPath[str], data: JSONBody[VerbOrder], admin: Admin) -> KeyVerbDone:
+        done = await admin.run(lambda database, order: verb.command(database, key, order), data.reason)
+        return KeyVerbDone(key_id=done)
 
     obey.__name__, obey.__doc__ = verb.endpoint, f"By id or name; {verb.manner}."
-    described = describe(VerbOrder, KeyVerbDone)
-    path, summary = f"/keys/{{key:str}}/{verb.name}", f"{verb.title} a key"
-    return post(path, status_code=200, operation_class=described, summary=summary)(obey)
+    return post(f"/keys/{{key:str}}/{verb.name}", status_code=200, summary=f"{verb.title} a key")(obey)
 
 
 key_verbs = [_verb_endpoint(verb) for verb in VERBS]
@@ -146,15 +144,14 @@ key_verbs = [_verb_endpoint(verb) for verb in VERBS]
 list_teams = list_endpoint("/teams", TEAMS, "List teams", "Newest first. Query: as for verifications.")
 
 
-@post("/teams", operation_class=describe(TeamOrder, TeamMade), summary="Make a team")
-async def make_team(request: HttpRequest) -> Response[Any]:
+@post("/teams", summary="Make a team")
+async def make_team(data: JSONBody[TeamOrder], admin: Admin) -> TeamMade:
     """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
-    order = await read_body(request, TeamOrder)
-    work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-    return Response(TeamMade(team_id=await run_command(request, work)), status_code=201, media_type="application/json")
+    made = await admin.run(lambda database, order: create_team(database, data.name, order), data.reason)
+    return TeamMade(team_id=made)
 
 
-def _shown_once(issued: IssuedKey, status: int) -> Response[Any]:
+def _shown_once(issued: IssuedKey, status: int = 201) -> Response[IssuedKey]:
     return Response(issued, status_code=status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
@@ -178,47 +175,39 @@ class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
     """The cursor of the next page, None on the last."""
 
 
-@get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")
-async def list_budgets(request: HttpRequest) -> Response[Any]:
+@get("/budgets", summary="List budgets")
+async def list_budgets(request: HttpRequest, admin: Admin, as_csv: AsCsv) -> Response[BudgetPage]:
     """Newest first, with the current period as last reported by replicas. Query: `subject` (an id, or the name of a key
     of the settings), and as for verifications."""
-    operations = operations_of(request)
-    query = dict(request.query_params)
-    as_csv = wants_csv(query)
-    page = await query_page(request, BUDGETS, query)
-    states = await reached(states_of(operations.serving.database, page.rows, operations.access.tenancy.clock.now()))
-    if as_csv:
-        columns = BudgetState.__struct_fields__
-        return csv_response("budgets", columns, [msgspec.structs.asdict(state) for state in states])
-    return Response(BudgetPage(rows=states, next=page.next), media_type="application/json")
+    page = await query_page(admin.database, BUDGETS, request.query_params)
+    states = await reached(states_of(admin.database, page.rows, admin.operations.access.tenancy.clock.now()))
+    shown = BudgetPage(rows=states, next=page.next)
+    return json_or_csv(as_csv, "budgets", shown, BudgetState.__struct_fields__, states)
 
 
-@put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
-async def put_budget(request: HttpRequest) -> Response[Any]:
+@put("/budgets", summary="Set a budget")
+async def put_budget(data: JSONBody[BudgetOrder], admin: Admin) -> BudgetSet:
     """What was spent before in the period counts. An existing budget of the same subject and period is changed and
     keeps its spending."""
-    order = await read_body(request, BudgetOrder)
-    operations = operations_of(request)
-    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
-    work = set_budget(
-        operations.serving.database,
-        order.kind,
-        order.subject,
-        order.period,
-        order.amount_usd,
-        order_of(request, order.reason),
-        static,
-    )
-    return Response(BudgetSet(budget_id=await run_command(request, work)), media_type="application/json")
+    return BudgetSet(budget_id=await _set_budget(admin, data))
 
 
-@endpoint(delete, "/budgets/{budget_id:str}", None, BudgetRemoved, "Remove a budget")
-async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+def _set_budget(admin: AdminContext, wanted: BudgetOrder) -> Awaitable[str]:
+    subject = wanted.subject
+    static = wanted.kind == "key" and admin.operations.access.tenancy.directory.is_static(subject)
+
+    def work(database: AsyncEngine, order: Order) -> Awaitable[str]:
+        return set_budget(database, wanted.kind, subject, wanted.period, wanted.amount_usd, order, static)
+
+    return admin.run(work, wanted.reason)
+
+
+@delete("/budgets/{budget_id:str}", status_code=200, summary="Remove a budget")
+async def delete_budget(budget_id: FromPath[str], admin: Admin, reason: FromQuery[str | None] = None) -> BudgetRemoved:
     """A new one counts what was spent in its period. Query: `reason`."""
-    reason = request.query_params.get("reason")
-    order = order_of(request, None if reason is None else reason[:1024])
-    await run_command(request, remove_budget(serving_of(request).database, budget_id, order))
-    return Response(BudgetRemoved(), media_type="application/json")
+    short = None if reason is None else reason[:1024]
+    await admin.run(lambda database, order: remove_budget(database, budget_id, order), short)
+    return BudgetRemoved()
 
 
 ROWS = 50
@@ -247,12 +236,13 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
 
 async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, status: int = 200) -> Response[Any]:
     operations = operations_of(request)
+    database = operations.serving.database
     asked = {name: value for name, value in request.query_params.items() if value.strip()}
-    found = await query_page(request, KEYS, {"limit": str(ROWS)} | asked)
-    groups = await query_page(request, TEAMS, {"limit": str(ROWS)})
-    bounds = await query_page(request, BUDGETS, {"limit": str(ROWS)})
+    found = await query_page(database, KEYS, {"limit": str(ROWS)} | asked)
+    groups = await query_page(database, TEAMS, {"limit": str(ROWS)})
+    bounds = await query_page(database, BUDGETS, {"limit": str(ROWS)})
     now = operations.access.tenancy.clock.now()
-    states = await reached(states_of(operations.serving.database, bounds.rows, now))
+    states = await reached(states_of(database, bounds.rows, now))
     return page(
         request,
         "keys.html",
@@ -263,9 +253,7 @@ async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, stat
         asked=asked,
         teams=groups.rows,
         budgets=states,
-        names=await names_of(
-            operations.serving.database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]
-        ),
+        names=await names_of(database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]),
         now=now,
         tiers=sorted(operations.serving.routing.served.tiers),
     )
@@ -281,7 +269,7 @@ async def _key_page(
     request: HttpRequest, key: str, wrong: WrongField | None = None, status: int = 200
 ) -> Response[Any]:
     operations = operations_of(request)
-    row = await run_command(request, shown_key(operations.serving.database, key))
+    row = await admin_context(request).run(lambda database, order: shown_key(database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
@@ -292,52 +280,49 @@ async def _key_page(
 
 
 @post("/keys", status_code=200)
-async def post_key(request: HttpRequest) -> Response[Any]:
+async def post_key(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Make a key; the next page shows its secret once."""
 
     async def made(form: Form) -> Response[Any]:
         values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
-        order = parse_form(values | given_of(form, "team", "reason"), KeyOrder)
-        done = order_of(request, order.reason)
-        work = create_key(serving_of(request).database, order.name, order.team, order.terms, done)
-        return _issued(request, await run_command(request, work))
+        wanted = parse_form(values | given_of(form, "team", "reason"), KeyOrder)
+        return _issued(request, await admin.run(partial(_create_key, wanted), wanted.reason))
 
     return await filled_in(request, made, partial(_keys_page, request))
 
 
 @post("/keys/{key:str}", status_code=200)
-async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+async def change_one_key(request: HttpRequest, key: FromPath[str], admin: Admin) -> Response[Any]:
     """Change the terms of a key that differ in the form."""
 
     async def changed(form: Form) -> Response[Any]:
-        order = parse_form({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
-        work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-        values = (await run_command(request, work)).items()
-        said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values)
+        wanted = parse_form({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+        values = await admin.run(lambda database, order: change_key(database, key, wanted.terms, order), wanted.reason)
+        said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values.items())
         return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
 
     return await filled_in(request, changed, partial(_key_page, request, key))
 
 
 @post("/keys/{key:str}/rotate", status_code=200)
-async def post_renewal(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+async def post_renewal(request: HttpRequest, key: FromPath[str], admin: Admin) -> Response[Any]:
     """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
 
     async def renewed(form: Form) -> Response[Any]:
         hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
         given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
-        order = parse_form(given | given_of(form, "reason"), RotateOrder)
-        work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-        return _issued(request, await run_command(request, work))
+        wanted = parse_form(given | given_of(form, "reason"), RotateOrder)
+        grace = wanted.grace_seconds
+        issued = await admin.run(lambda database, order: rotate_key(database, key, grace, order), wanted.reason)
+        return _issued(request, issued)
 
     return await filled_in(request, renewed, partial(_key_page, request, key))
 
 
 def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
-    async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-        order = parse_form(given_of(await form_of(request), "reason"), VerbOrder)
-        work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
-        await run_command(request, work)
+    async def obey(request: HttpRequest, key: FromPath[str], admin: Admin) -> Response[Any]:
+        reason = parse_form(given_of(await form_of(request), "reason"), VerbOrder).reason
+        await admin.run(lambda database, order: verb.command(database, key, order), reason)
         said = f"The key is {verb.done}. Servers {verb.follows}: this process at once, others in a moment."
         return back_to(f"{_PATH}/{key}", said)
 
@@ -346,38 +331,30 @@ def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
 
 
 @post("/teams", status_code=200)
-async def post_team(request: HttpRequest) -> Response[Any]:
+async def post_team(request: HttpRequest, admin: Admin) -> Response[Any]:
     async def made(form: Form) -> Response[Any]:
-        order = parse_form({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
-        work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-        await run_command(request, work)
-        return back_to(_PATH, f"There is a team {order.name}.")
+        wanted = parse_form({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+        await admin.run(lambda database, order: create_team(database, wanted.name, order), wanted.reason)
+        return back_to(_PATH, f"There is a team {wanted.name}.")
 
     return await filled_in(request, made, partial(_keys_page, request))
 
 
 @post("/budgets", status_code=200)
-async def post_budget(request: HttpRequest) -> Response[Any]:
-    operations = operations_of(request)
-
+async def post_budget(request: HttpRequest, admin: Admin) -> Response[Any]:
     async def put(form: Form) -> Response[Any]:
         empty = {"subject": "", "amount_usd": ""}
-        order = parse_form(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
-        static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
-        done = order_of(request, order.reason)
-        work = set_budget(
-            operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
-        )
-        await run_command(request, work)
-        return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+        wanted = parse_form(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+        await _set_budget(admin, wanted)
+        return back_to(_PATH, f"{wanted.subject} may spend ${wanted.amount_usd:,.2f} ({wanted.period}).")
 
     return await filled_in(request, put, partial(_keys_page, request))
 
 
 @post("/budgets/{budget_id:str}/remove", status_code=200)
-async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str], admin: Admin) -> Response[Any]:
     reason = text_of(await form_of(request), "reason")
-    await run_command(request, remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
+    await admin.run(lambda database, order: remove_budget(database, budget_id, order), reason)
     return back_to(_PATH, "The budget is removed.")
 
 

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from litestar.params import QueryParameter
 from msgspec import Meta
 
 from gateway.base.errors import ApiError
 from gateway.base.knobs import KnobFile
-from gateway.base.numbers import whole_number
 from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.operations.running import Operations
 from gateway.runtime.cores.knob_profiles import Profile, profile_named
@@ -22,6 +22,9 @@ from quality.store.queries import KnobChange
 from tiers.catalog.catalog import CPU_CORE
 
 REPLICAS = "replicas"
+BeforeChange = Annotated[
+    int | None, QueryParameter(ge=1, le=MOST_INTEGER, description="The id of the last change of the previous page.")
+]
 
 
 class PartChange(NamedTuple):
@@ -92,11 +95,6 @@ def _change(
         kept=True,
         refused=refused,
     )
-
-
-def change_id(text: str | None) -> int | None:
-    """Return the query parameter `before` of a history. Raises `ApiError` 400."""
-    return None if text is None else whole_number(text, "before", 1, MOST_INTEGER)
 
 
 async def order_replicas(

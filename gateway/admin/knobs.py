@@ -12,39 +12,36 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 import msgspec
 from litestar import get, patch, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.knob_changes import (
     REPLICAS,
+    BeforeChange,
     ProfileApplied,
     ProfileOrder,
     apply_profile,
     carry_out_order,
-    change_id,
     order_knobs,
     part_of,
     replica_changes,
 )
-from gateway.admin.resource import json_or_csv
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.knobs import KnobFile
 from gateway.base.knobs import knob_schemas as file_knob_schemas
-from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
 from gateway.batches.batch import BatchKnobs
 from gateway.batches.batch_book import Waiting
-from gateway.batches.jobs import jobs_of
-from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
+from gateway.edge.openapi import describe
 from gateway.inference.answer_stores import CacheKnobs, MemoryStore
-from gateway.inference.api.parsing import read_body
 from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.inference.routing_knobs import RoutingKnobs
-from gateway.inference.service import Serving, serving_of
-from gateway.operations.running import operations_of
+from gateway.inference.service import Serving
+from gateway.operations.running import Operations
 from gateway.runtime.cores.knob_profiles import PROFILES, Profile
 from gateway.runtime.cores.knobs import KnobOrder, KnobsChanged
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from inference_core.engine.auto_tuner import suggest_preferred_sizes
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
@@ -81,11 +78,7 @@ class KnobPatch:
         self._names = knobs.__struct_fields__
         fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
         fields += [*more, ("reason", str | None, None)]
-        self._struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-
-    async def read(self, request: HttpRequest) -> Any:
-        """Read the body. Raises `ApiError` as `read_body` does."""
-        return await read_body(request, self._struct)
+        self.struct: Any = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
     def wanted(self, body: Any) -> dict[str, Any]:
         """The knobs that a body names."""
@@ -94,19 +87,20 @@ class KnobPatch:
 
 
 def change_handler(
-    part: str, title: str, struct: type[msgspec.Struct], knobs_of: Callable[[HttpRequest], KnobFile[Any]]
+    part: str, title: str, struct: type[msgspec.Struct], knobs_of: Callable[[Operations], KnobFile[Any]]
 ) -> HTTPRouteHandler:
     """Return the PATCH of the knobs in a file. `part`: its resource; `title`: what the knobs are of, for people."""
     changes = KnobPatch(f"{part.title()}Patch", struct)
 
-    async def change(request: HttpRequest) -> Response[Any]:
+    async def change(
+        data: JSONBody[changes.struct],  # type: ignore[name-defined]
+        admin: Admin,
+    ) -> FileKnobsChanged[struct]:  # type: ignore[valid-type]
         """All named knobs change at once, or none; null restores a default. They survive restarts, and the other
         processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-        body, knobs = await changes.read(request), knobs_of(request)
-        operations, actor = operations_of(request), actor_of(request)
-        done = await order_knobs(operations, actor, knobs, changes.wanted(body), body.reason)
-        shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
-        return Response(shown, media_type="application/json")
+        knobs = knobs_of(admin.operations)
+        done = await order_knobs(admin.operations, admin.actor, knobs, changes.wanted(data), data.reason)
+        return FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
 
     change.__name__ = f"change_{part}"  # the operation's id
     operation = describe(struct, FileKnobsChanged[struct])  # type: ignore[valid-type]
@@ -162,11 +156,10 @@ _documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
 _Patch = _patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue))
 
 
-@get("/knobs/core", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
-async def show_knobs(request: HttpRequest) -> Response[Any]:
-    """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
-    of each model."""
-    stats = await operations_of(request).core_knobs.stats()
+@get("/knobs/core", summary="Show the live knobs")
+async def show_knobs(admin: Admin, as_csv: AsCsv) -> Response[KnobsShown]:
+    """The knobs of every model, the tuner's limits, and descriptions. As CSV: a row for each knob of each model."""
+    stats = await admin.operations.core_knobs.stats()
     models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
         models={model.name: model.knobs for model in models},
@@ -175,34 +168,39 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
         preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
         knobs=knob_schemas(),
     )
-    return json_or_csv(request, "knobs", shown, ("core", "model", "knob", "value", "default"), _rows(shown))
+    return json_or_csv(as_csv, "knobs", shown, ("core", "model", "knob", "value", "default"), _rows(shown))
 
 
 @patch("/knobs/core", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
-async def change_knobs(request: HttpRequest) -> Response[Any]:
+async def change_knobs(
+    data: JSONBody[_Patch],  # type: ignore[valid-type]
+    admin: Admin,
+) -> KnobsChanged:
     """All named knobs change between two steps of their cores, or none; null restores a start value."""
-    body: Any = await read_body(request, _Patch)
+    body: Any = data
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
         changes={name: value for name, value in given.items() if value is not UNSET},
-        actor=actor_of(request),
+        actor=admin.actor,
         model=body.model,
         core=body.core,
         keep=body.keep,
         reason=body.reason,
     )
-    return Response(await operations_of(request).core_knobs.change(order), media_type="application/json")
+    return await admin.operations.core_knobs.change(order)
 
 
-@get("/knobs/changes", operation_class=describe(None, KnobHistory), summary="Show the history of the live knobs")
-async def list_knob_changes(request: HttpRequest) -> Response[Any]:
-    """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`;
-    `format=csv` for a spreadsheet."""
-    query = request.query_params
-    limit = whole_number(query.get("limit", "100"), "limit", 1, MOST_CHANGES)
-    before = change_id(query.get("before"))
-    changes = await operations_of(request).core_knobs.history(limit, before, query.get("knob"))
-    return json_or_csv(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
+@get("/knobs/changes", summary="Show the history of the live knobs")
+async def list_knob_changes(
+    admin: Admin,
+    as_csv: AsCsv,
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST_CHANGES, description="How many changes.")] = 100,
+    before: BeforeChange = None,
+    knob: FromQuery[str | None] = None,
+) -> Response[KnobHistory]:
+    """Changes and refusals, newest first."""
+    changes = await admin.operations.core_knobs.history(limit, before, knob)
+    return json_or_csv(as_csv, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
 
 
 def _rows(shown: KnobsShown) -> Iterator[dict[str, Any]]:
@@ -225,20 +223,18 @@ class ProfilesShown(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[Profile]
 
 
-@get("/knobs/profiles", operation_class=describe(None, ProfilesShown), summary="Show the profiles of live knobs")
-async def show_profiles() -> Response[Any]:
+@get("/knobs/profiles", summary="Show the profiles of live knobs")
+async def show_profiles() -> ProfilesShown:
     """Every profile with the knobs that it sets: `max_num_seqs` at most, `max_num_batched_tokens` at least, where the
     core's memory allows, `itl_objective_ms` at most but half of the start's."""
-    return Response(ProfilesShown(profiles=list(PROFILES.values())), media_type="application/json")
+    return ProfilesShown(profiles=list(PROFILES.values()))
 
 
-@endpoint(post, "/knobs/profiles", ProfileOrder, ProfileApplied, "Apply a profile of live knobs", OPERATOR)
-async def change_profile(request: HttpRequest) -> Response[Any]:
+@post("/knobs/profiles", opt=OPERATOR, status_code=200, summary="Apply a profile of live knobs")
+async def change_profile(data: JSONBody[ProfileOrder], admin: Admin) -> ProfileApplied:
     """All knobs of the profile change while serving, or none; the profile `catalogue` puts them back. Every change is
     recorded as if it had been made alone."""
-    order = await read_body(request, ProfileOrder)
-    done = await apply_profile(operations_of(request), actor_of(request), order)
-    return Response(done, media_type="application/json")
+    return await apply_profile(admin.operations, admin.actor, data)
 
 
 class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,34 +264,39 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
 _patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
 
 
-@get("/knobs/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
-async def show_replicas(request: HttpRequest) -> Response[Any]:
+@get("/knobs/replicas", summary="Show replicas and their knobs")
+async def show_replicas(admin: Admin) -> ReplicasShown:
     """By tier with replicas: the current knobs; each replica's requests in flight, latency, failures, ejection."""
-    shown = ReplicasShown(tiers=_shown(request), schemas=file_knob_schemas(BalancingSpec))
-    return Response(shown, media_type="application/json")
+    return ReplicasShown(tiers=_shown(admin.operations), schemas=file_knob_schemas(BalancingSpec))
 
 
-@endpoint(patch, "/knobs/replicas", BalancingSpec, ReplicasChanged, "Change the knobs of replicas", OPERATOR)
-async def change_replicas(request: HttpRequest) -> Response[Any]:
+@patch(
+    "/knobs/replicas",
+    opt=OPERATOR,
+    operation_class=describe(BalancingSpec, ReplicasChanged),
+    summary="Change the knobs of replicas",
+)
+async def change_replicas(
+    data: JSONBody[_patch.struct],  # type: ignore[name-defined]
+    admin: Admin,
+) -> ReplicasChanged:
     """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
     survive restarts, and the other gateway processes of this data folder follow."""
-    body, operations = await _patch.read(request), operations_of(request)
-    knobs = operations.replica_knobs
-    numbers = list(knobs.sets) if body.tier is None else [body.tier]
+    knobs = admin.operations.replica_knobs
+    numbers = list(knobs.sets) if data.tier is None else [data.tier]
     changed, recorded = await carry_out_order(
-        operations,
-        actor_of(request),
-        _patch.wanted(body),
-        body.reason,
-        REPLICAS if body.tier is None else part_of(body.tier),
+        admin.operations,
+        admin.actor,
+        _patch.wanted(data),
+        data.reason,
+        REPLICAS if data.tier is None else part_of(data.tier),
         lambda wanted: replica_changes(knobs, numbers, wanted),
     )
-    shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
-    return Response(shown, media_type="application/json")
+    return ReplicasChanged(tiers=_shown(admin.operations), changed=changed, recorded=recorded)
 
 
-def _shown(request: HttpRequest) -> list[ReplicatedTier]:
-    sets = operations_of(request).replica_knobs.sets
+def _shown(operations: Operations) -> list[ReplicatedTier]:
+    sets = operations.replica_knobs.sets
     return [
         ReplicatedTier(tier=number, knobs=tier.balancing, replicas=tier.replicas()) for number, tier in sets.items()
     ]
@@ -323,20 +324,18 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
     """How many conversations this process remembers."""
 
 
-@endpoint(get, "/knobs/routing", None, RoutingShown, "Show the knobs of routing and the serving versions")
-async def show_routing(request: HttpRequest) -> Response[Any]:
+@get("/knobs/routing", summary="Show the knobs of routing and the serving versions")
+async def show_routing(admin: Admin) -> RoutingShown:
     """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
-    serving = serving_of(request)
-    shown = RoutingShown(
-        knobs=serving.routing.knobs.active,
+    return RoutingShown(
+        knobs=admin.serving.routing.knobs.active,
         schemas=file_knob_schemas(RoutingKnobs),
-        classifier=_classifier(serving),
-        conversations=len(serving.routing.conversations),
+        classifier=_classifier(admin.serving),
+        conversations=len(admin.serving.routing.conversations),
     )
-    return Response(shown, media_type="application/json")
 
 
-change_routing = change_handler("routing", "routing", RoutingKnobs, lambda request: serving_of(request).routing.knobs)
+change_routing = change_handler("routing", "routing", RoutingKnobs, lambda operations: operations.serving.routing.knobs)
 
 
 def _classifier(serving: Serving) -> ClassifierShown:
@@ -365,24 +364,21 @@ class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
     bytes: int | None
 
 
-@get("/knobs/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
-async def show_cache(request: HttpRequest) -> Response[Any]:
+@get("/knobs/cache", summary="Show the response cache and its knobs")
+async def show_cache(admin: Admin) -> CacheShown:
     """The current knobs and contents."""
-    cache = operations_of(request).cache
+    cache = admin.operations.cache
     memory = cache.store if isinstance(cache.store, MemoryStore) else None
-    shown = CacheShown(
+    return CacheShown(
         knobs=cache.knobs.active,
         schemas=file_knob_schemas(CacheKnobs),
         store="redis" if memory is None else "memory",
         entries=None if memory is None else len(memory),
         bytes=None if memory is None else memory.bytes,
     )
-    return Response(shown, media_type="application/json")
 
 
-change_cache = change_handler(
-    "cache", "the response cache", CacheKnobs, lambda request: operations_of(request).cache.knobs
-)
+change_cache = change_handler("cache", "the response cache", CacheKnobs, lambda operations: operations.cache.knobs)
 
 
 class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
@@ -391,16 +387,15 @@ class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
     waiting: Waiting
 
 
-@endpoint(get, "/knobs/batches", None, BatchesShown, "Show the knobs of batches and the queue")
-async def show_batches(request: HttpRequest) -> Response[Any]:
+@get("/knobs/batches", summary="Show the knobs of batches and the queue")
+async def show_batches(admin: Admin) -> BatchesShown:
     """The current knobs, and the queue."""
-    jobs = jobs_of(request)
+    jobs = admin.operations.jobs
     waiting = await reached(jobs.lines.waiting(jobs.book.now()))
-    shown = BatchesShown(knobs=jobs.knobs.active, schemas=file_knob_schemas(BatchKnobs), waiting=waiting)
-    return Response(shown, media_type="application/json")
+    return BatchesShown(knobs=jobs.knobs.active, schemas=file_knob_schemas(BatchKnobs), waiting=waiting)
 
 
-change_batches = change_handler("batches", "batches", BatchKnobs, lambda request: jobs_of(request).knobs)
+change_batches = change_handler("batches", "batches", BatchKnobs, lambda operations: operations.jobs.knobs)
 
 
 KNOB_ENDPOINTS = (

@@ -8,23 +8,20 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, post
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery, JSONBody
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.admin.resource import json_or_csv
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.forms import form_of, given_of, parse_form
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.labels.active_labels import ActiveLabels
-from gateway.operations.running import Operations, operations_of
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
-from quality.estimates.verified_sample import UNCERTAIN
+from gateway.operations.running import Operations
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.learning.outcome_import import Imported, delete_import, list_imports
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER
@@ -35,8 +32,8 @@ from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken, review
 ReviewVerdict = Literal["no_worse", "tie", "worse"]
 _SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
 LOOKED_THROUGH = 50
-# The labels of answers to review: what a judge said, and where opinions differ.
-_REVIEWED = ("worse", UNCERTAIN)
+ReviewedLabel = FromQuery[Literal["worse", "uncertain"]]
+"""The labels of answers to review: what a judge said, and where opinions differ."""
 
 
 class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,16 +70,6 @@ async def review_of(serving: Serving, number: int) -> Reviewable | None:
     return None if row is None else await _with_texts(serving, row)
 
 
-def label_asked_for(request: HttpRequest) -> str:
-    """Return which answers the query wants to review: those judged worse, or uncertain ones. Raises `ApiError` 400."""
-    label: str = request.query_params.get("label", "worse")
-    if label not in _REVIEWED:
-        raise bad_request(
-            f"label is {label[:64]!r}; it must be one of {', '.join(_REVIEWED)}.", "label", "invalid_value"
-        )
-    return label
-
-
 async def reviews_from(serving: Serving, label: str, cursor: str | None, most: int) -> Page:
     """Return the newest unreviewed answers with this `label`, from `cursor` on; `most` of them, from a limited number
     of rows, without texts. Raises `ApiError` 400 and 503."""
@@ -110,42 +97,43 @@ async def _with_texts(serving: Serving, row: dict[str, Any]) -> Reviewable | Non
     return Reviewable(row, record)
 
 
-@get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
-async def list_reviews(request: HttpRequest) -> Response[Any]:
+@get("/reviews", summary="List answers to review")
+async def list_reviews(
+    admin: Admin, as_csv: AsCsv, label: ReviewedLabel = "worse", cursor: FromQuery[str | None] = None
+) -> Response[Page]:
     """Unreviewed verifications that a judge called worse, newest first, without texts. A page may be short, because a
-    limited number of rows is searched. Query: `label`, worse or uncertain; `cursor`; `format`, json or csv."""
-    label, cursor = label_asked_for(request), request.query_params.get("cursor")
-    asked = await reviews_from(serving_of(request), label, cursor, LOOKED_THROUGH)
-    return json_or_csv(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
+    limited number of rows is searched. Query: `label`, worse or uncertain; `cursor`."""
+    asked = await reviews_from(admin.serving, label, cursor, LOOKED_THROUGH)
+    return json_or_csv(as_csv, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
 
-@endpoint(post, "/verifications/{number:int}/review", ReviewOrder, FeedbackTaken, "Review a judged answer", OPERATOR)
-async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+@post("/verifications/{number:int}/review", opt=OPERATOR, status_code=200, summary="Review a judged answer")
+async def review_verification(number: FromPath[int], data: JSONBody[ReviewOrder], admin: Admin) -> FeedbackTaken:
     """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
     answer, with stored texts."""
-    order = await read_body(request, ReviewOrder)
-    review = await order_review(serving_of(request), actor_of(request), number, order)
-    return Response(review, media_type="application/json")
+    return await order_review(admin.serving, admin.actor, number, data)
 
 
 PATH = "/admin/quality/review"
 
 
 @get("/quality/review")
-async def show_review(request: HttpRequest) -> Response[Any]:
+async def show_review(
+    request: HttpRequest, admin: Admin, label: ReviewedLabel = "worse", cursor: FromQuery[str | None] = None
+) -> Response[Any]:
     """Show the newest unreviewed answer. Query: `label`, worse or uncertain; `cursor`, to skip those before."""
-    serving, label = serving_of(request), label_asked_for(request)
-    asked = await reviews_from(serving, label, request.query_params.get("cursor"), 1)
-    found = await review_of(serving, asked.rows[0]["verification_id"]) if asked.rows else None
+    asked = await reviews_from(admin.serving, label, cursor, 1)
+    found = await review_of(admin.serving, asked.rows[0]["verification_id"]) if asked.rows else None
     return page(request, "review.html", "Review", found=found, next=asked.next, label=label)
 
 
 @post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)
-async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+async def review(
+    request: HttpRequest, number: FromPath[int], admin: Admin, label: ReviewedLabel = "worse"
+) -> Response[Any]:
     """Record the operator's verdict; the next answer follows. Query: `label`, as above."""
-    label = label_asked_for(request)
     order = parse_form(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
-    done = await order_review(serving_of(request), actor_of(request), number, order)
+    done = await order_review(admin.serving, admin.actor, number, order)
     learned = "the next training learns from it" if done.learned else done.reason
     after = PATH if label == "worse" else f"{PATH}?label={label}"
     return back_to(after, f"Reviewed as {order.verdict.replace('_', ' ')}: {learned}.")
@@ -183,14 +171,12 @@ class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-@endpoint(post, "/promotions/reset", ResetOrder, LabelsShown, "Forget the labels that routing follows", OPERATOR)
-async def reset_own_labels(request: HttpRequest) -> Response[Any]:
+@post("/promotions/reset", opt=OPERATOR, status_code=200, summary="Forget the labels that routing follows")
+async def reset_own_labels(data: JSONBody[ResetOrder], admin: Admin) -> LabelsShown:
     """Labels until now no longer influence decisions, here at once and on other replicas soon, and train no version
     from now on. 409 without a classifier."""
-    order = await read_body(request, ResetOrder)
-    operations = operations_of(request)
-    await order_reset(operations, actor_of(request), order.reason)
-    return Response(labels_shown(operations), media_type="application/json")
+    await order_reset(admin.operations, admin.actor, data.reason)
+    return labels_shown(admin.operations)
 
 
 class ImportList(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,27 +193,23 @@ class ImportDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """How many labels were deleted."""
 
 
-@get("/outcomes/imports", operation_class=describe(None, ImportList), summary="List imports of outcomes")
-async def show_imports(request: HttpRequest) -> Response[Any]:
+@get("/outcomes/imports", summary="List imports of outcomes")
+async def show_imports(admin: Admin) -> ImportList:
     """What each import was understood to say of the tiers, and how many of its labels are left."""
-    return Response(
-        ImportList(rows=await reached(list_imports(serving_of(request).database))), media_type="application/json"
-    )
+    return ImportList(rows=await reached(list_imports(admin.database)))
 
 
-@endpoint(delete, "/outcomes/imports/{import_id:str}", None, ImportDeleted, "Delete an import of outcomes", OPERATOR)
-async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Response[Any]:
+@delete("/outcomes/imports/{import_id:str}", opt=OPERATOR, status_code=200, summary="Delete an import of outcomes")
+async def undo_import(import_id: FromPath[str], admin: Admin) -> ImportDeleted:
     """Its labels move no decision any more, here at once and on other replicas soon, and train no version from now on.
     Labels that it replaced do not come back."""
-    operations, now = operations_of(request), time.time()
-    gone = await reached(
-        delete_import(operations.serving.database, import_id, actor=actor_of(request), reason=None, now=now)
-    )
+    now = time.time()
+    gone = await reached(delete_import(admin.database, import_id, actor=admin.actor, reason=None, now=now))
     if gone is None:
         raise ApiError(404, f"There is no import {import_id[:64]!r}.", param="import_id", code="import_not_found")
-    if operations.active_labels is not None:
-        await reached(operations.active_labels.catch_up(now))
-    return Response(ImportDeleted(import_id=import_id, labels=gone), media_type="application/json")
+    if admin.operations.active_labels is not None:
+        await reached(admin.operations.active_labels.catch_up(now))
+    return ImportDeleted(import_id=import_id, labels=gone)
 
 
 LABEL_ENDPOINTS = (list_reviews, review_verification, reset_own_labels, show_imports, undo_import)

@@ -15,10 +15,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway import __version__
 from gateway.admin.health import health_of
-from gateway.admin.resource import json_or_csv
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter, root_of
-from gateway.edge.openapi import describe
 from gateway.edge.proxies import host_is_allowed
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.charts import DASHES, Series
@@ -216,28 +215,26 @@ _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
 
 @get("/")
-async def show_overview(request: HttpRequest) -> Response[Any]:
+async def show_overview(request: HttpRequest, admin: Admin) -> Response[Any]:
     """The page."""
-    operations = operations_of(request)
-    shown = await _context(operations, await operations.live.overview())
+    shown = await _context(admin.operations, await admin.operations.live.overview())
     curl, api_url = first_request(request), f"{address(request)}/v1"
     return page(request, "overview.html", "Overview", **shown, curl=curl, api_url=api_url)
 
 
 @get("/overview/events")
-async def overview_events(request: HttpRequest) -> Stream:
+async def overview_events(request: HttpRequest, admin: Admin) -> Stream:
     """Send the changing parts of the page, as HTML, every two seconds."""
-    operations = operations_of(request)
     headers = {**HEADERS, "x-accel-buffering": "no"}
-    return Stream(_events(operations, root_of(request)), media_type="text/event-stream", headers=headers)
+    return Stream(_events(admin.operations, root_of(request)), media_type="text/event-stream", headers=headers)
 
 
-@get("/overview", operation_class=describe(None, Overview), summary="Show the current figures of tiers and cores")
-async def overview_figures(request: HttpRequest) -> Response[Any]:
-    """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
-    now = await operations_of(request).live.overview()
+@get("/overview", summary="Show the current figures of tiers and cores")
+async def overview_figures(admin: Admin, as_csv: AsCsv) -> Response[Overview]:
+    """Everything on the dashboard's overview, over the last five minutes. As CSV: the tiers."""
+    now = await admin.operations.live.overview()
     rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
-    return json_or_csv(request, "overview", now, list(rows[0]), rows)
+    return json_or_csv(as_csv, "overview", now, list(rows[0]), rows)
 
 
 async def _events(operations: Operations, root: str) -> AsyncIterator[str]:
@@ -299,14 +296,13 @@ def _flat(tier: TierNow) -> dict[str, Any]:
 OVERVIEW_PAGE = Page(title="Overview", path="/", handlers=(show_overview, overview_events))
 
 
-@get("/slo", operation_class=describe(None, SloReport), summary="Show the state of service levels")
-async def show_slo(request: HttpRequest) -> Response[Any]:
-    """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port. Query:
-    `format`, json or csv: a row for each objective of each tier."""
-    operations = operations_of(request)
-    levels = operations.metrics.levels
-    models = {number: tier.model for number, tier in sorted(operations.serving.routing.served.tiers.items())}
-    report = slo_report(await levels_of_all(levels, operations.peers), levels.window_seconds, models)
+@get("/slo", summary="Show the state of service levels")
+async def show_slo(admin: Admin, as_csv: AsCsv) -> Response[SloReport]:
+    """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port. As CSV:
+    a row for each objective of each tier."""
+    levels = admin.operations.metrics.levels
+    models = {number: tier.model for number, tier in sorted(admin.serving.routing.served.tiers.items())}
+    report = slo_report(await levels_of_all(levels, admin.operations.peers), levels.window_seconds, models)
     rows = [
         {name: getattr(level, name) for name in ("tier", "model", "requests", "failed")}
         | msgspec.structs.asdict(check.objective)
@@ -314,4 +310,4 @@ async def show_slo(request: HttpRequest) -> Response[Any]:
         for level in (report.overall, *report.tiers)
         for check in level.checks
     ]
-    return json_or_csv(request, "slo", report, list(rows[0]), rows)
+    return json_or_csv(as_csv, "slo", report, list(rows[0]), rows)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import get, post
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 from litestar.response import Response
 from msgspec import Meta
 
@@ -16,7 +16,7 @@ from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.admin.labels import labels_shown, order_reset, review, show_review
-from gateway.admin.resource import json_or_csv, list_endpoint, query_page
+from gateway.admin.resource import Admin, AsCsv, json_or_csv, list_endpoint, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -29,13 +29,10 @@ from gateway.admin.versions import (
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
-from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_form, reason_of
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
-from gateway.operations.running import Operations, operations_of
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.operations.running import Operations
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.estimates.verified_sample import ALL, Share, kind_name
 from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
@@ -222,30 +219,28 @@ list_experiments = list_endpoint(
 )  # fmt: skip
 
 
-@get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
-async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """All columns, including the verifier's answer. Query: `format`, json or csv."""
+@get("/verifications/{number:int}", summary="Show a verification")
+async def show_verification(number: FromPath[int], admin: Admin, as_csv: AsCsv) -> Response[VerificationShown]:
+    """All columns, including the verifier's answer."""
     possible = 1 <= number <= MOST_INTEGER
-    row = await reached(VERIFICATIONS.one(serving_of(request).database, number)) if possible else None
+    row = await reached(VERIFICATIONS.one(admin.database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    return json_or_csv(request, "verification", VerificationShown(verification=row), list(row), [row])
+    return json_or_csv(as_csv, "verification", VerificationShown(verification=row), list(row), [row])
 
 
-@get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
-async def show_estimates(request: HttpRequest) -> Response[Any]:
+@get("/estimates", summary="Show the estimates of quality")
+async def show_estimates(admin: Admin, as_csv: AsCsv) -> Response[MonitorStatus]:
     """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
-    judges can be trusted. Query: `format`, json or csv."""
-    shown = await estimates_shown(operations_of(request))
-    return json_or_csv(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
+    judges can be trusted."""
+    shown = await estimates_shown(admin.operations)
+    return json_or_csv(as_csv, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
 
-@endpoint(post, "/retrainings", RetrainOrder, RetrainStarted, "Retrain now", OPERATOR, status=202)
-async def retrain_now(request: HttpRequest) -> Response[Any]:
+@post("/retrainings", opt=OPERATOR, status_code=202, summary="Retrain now")
+async def retrain_now(data: JSONBody[RetrainOrder], admin: Admin) -> RetrainStarted:
     """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
-    order = await read_body(request, RetrainOrder)
-    started = await order_retraining(operations_of(request), actor_of(request), order.reason)
-    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+    return RetrainStarted(started=await order_retraining(admin.operations, admin.actor, data.reason))
 
 
 PATH = "/admin/quality"
@@ -261,18 +256,18 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 @get("/quality")
-async def show_quality(request: HttpRequest) -> Response[Any]:
+async def show_quality(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Query: `cursor`, of the previous page of versions."""
-    operations = operations_of(request)
-    asked, labels = {"limit": ROWS}, None if operations.active_labels is None else labels_shown(operations)
+    database = admin.database
+    asked, labels = {"limit": ROWS}, None if admin.operations.active_labels is None else labels_shown(admin.operations)
     versions, runs, rollouts, estimates, registered = await asyncio.gather(
-        query_page(request, ARTEFACTS, asked | dict(request.query_params)),
-        query_page(request, RETRAININGS, asked),
-        query_page(request, ROLLOUTS, asked),
-        _estimates(operations),
-        asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
+        query_page(database, ARTEFACTS, asked | dict(request.query_params)),
+        query_page(database, RETRAININGS, asked),
+        query_page(database, ROLLOUTS, asked),
+        _estimates(admin.operations),
+        asyncio.to_thread(_registered, ArtefactRegistry(admin.serving.settings.registry_path), labels is not None),
     )
-    monitor = None if operations.quality_loop is None else operations.quality_loop.monitor
+    monitor = None if admin.operations.quality_loop is None else admin.operations.quality_loop.monitor
     return page(
         request,
         "quality.html",
@@ -280,12 +275,12 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         estimates=estimates,
         not_sampled="" if estimates is None else _not_sampled(estimates),
         rules=None if monitor is None else monitor.settings,
-        labels_come=operations.labels(),
-        judge=None if operations.quality_loop is None else operations.quality_loop.judge,
-        loop_runs=operations.quality_loop is not None,
+        labels_come=admin.operations.labels(),
+        judge=None if admin.operations.quality_loop is None else admin.operations.quality_loop.judge,
+        loop_runs=admin.operations.quality_loop is not None,
         own_labels=None if labels is None else labels.labels,
         runs=runs.rows,
-        retrained=None if operations.quality_loop is None else operations.quality_loop.retrained,
+        retrained=None if admin.operations.quality_loop is None else admin.operations.quality_loop.retrained,
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
@@ -293,47 +288,47 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
 
 
 @post("/quality/promotions/end", opt=OPERATOR, status_code=200)
-async def forget_labels(request: HttpRequest) -> Response[Any]:
+async def forget_labels(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Labels until now no longer influence decisions."""
-    await order_reset(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
+    await order_reset(admin.operations, admin.actor, reason_of(await fields_of(request)))
     return back_to(PATH, "The labels up to now are forgotten.")
 
 
 @post("/quality/retrain", opt=OPERATOR, status_code=200)
-async def retrain(request: HttpRequest) -> Response[Any]:
+async def retrain(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Start a retraining in the background."""
-    started = await order_retraining(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
+    started = await order_retraining(admin.operations, admin.actor, reason_of(await fields_of(request)))
     return back_to(PATH, "The retraining has started." if started else "A retraining is already running.")
 
 
 @post("/quality/promote", opt=OPERATOR, status_code=200)
-async def promote(request: HttpRequest) -> Response[Any]:
+async def promote(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Let the version named in the form serve."""
     fields = await fields_of(request)
-    now = await order_promotion(serving_of(request), actor_of(request), _version(fields), reason_of(fields))
+    now = await order_promotion(admin.serving, admin.actor, _version(fields), reason_of(fields))
     return back_to(PATH, f"Version {now.current} serves.")
 
 
 @post("/quality/rollback", opt=OPERATOR, status_code=200)
-async def roll_back_version(request: HttpRequest) -> Response[Any]:
-    now = await order_rollback(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
+async def roll_back_version(request: HttpRequest, admin: Admin) -> Response[Any]:
+    now = await order_rollback(admin.serving, admin.actor, reason_of(await fields_of(request)))
     return back_to(PATH, f"Version {now.current} serves again.")
 
 
 @post("/quality/trial", opt=OPERATOR, status_code=200)
-async def try_version(request: HttpRequest) -> Response[Any]:
+async def try_version(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
     given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
     order = parse_form(given, TrialOrder)
-    await order_trial(serving_of(request), actor_of(request), order)
+    await order_trial(admin.serving, admin.actor, order)
     return back_to(PATH, f"Version {order.version} is on trial.")
 
 
 @post("/quality/trial/end", opt=OPERATOR, status_code=200)
-async def end_version_trial(request: HttpRequest) -> Response[Any]:
+async def end_version_trial(request: HttpRequest, admin: Admin) -> Response[Any]:
     """End the trial, or the watch after a promotion."""
-    await order_end_of_trial(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
+    await order_end_of_trial(admin.serving, admin.actor, reason_of(await fields_of(request)))
     return back_to(PATH, "The trial has ended.")
 
 

@@ -2,12 +2,11 @@
 the newest ones, and one with all of its steps, with tier, cost, cache and the reason of every move.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import get
-from litestar.params import FromPath
+from litestar.params import FromPath, QueryParameter
 from litestar.response import Response
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -15,16 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import decide
-from gateway.admin.resource import form_time, json_or_csv, names_of, query_page
+from gateway.admin.resource import Admin, AsCsv, form_time, json_or_csv, names_of, query_page
 from gateway.admin.tier_chances import chances_of
 from gateway.base.errors import ApiError
-from gateway.base.numbers import number, whole_number
+from gateway.base.numbers import number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
 from gateway.inference.classifier_versions import RoutingRule, rule_of, ruled_by
 from gateway.inference.router import RoutingService
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page
 from migrations.tables.quality import verifications
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
@@ -109,7 +107,7 @@ class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/requests")
-async def show_requests(request: HttpRequest) -> Response[Any]:
+async def show_requests(request: HttpRequest, admin: Admin) -> Response[Any]:
     """A page of the list. Query: as for `/admin/api/requests`, with times as the form writes them (UTC); `request_id`
     redirects to that request; `status=refused` lists refused requests instead, for which `tier` and `requested_model`
     mean nothing."""
@@ -120,7 +118,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
     refused = asked.get("status") == "refused"
     if refused:
         asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
-    found = await query_page(request, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
+    found = await query_page(admin.database, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
     return page(
         request,
         "requests.html",
@@ -128,19 +126,18 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
         found=found,
         asked=asked,
         refused=refused,
-        names=await names_of(serving_of(request).database, (row["key_id"] for row in found.rows)),
+        names=await names_of(admin.database, (row["key_id"] for row in found.rows)),
         filtered=bool(query.keys() - {"cursor", "limit"}),
-        tiers=sorted(serving_of(request).routing.served.tiers),
+        tiers=sorted(admin.serving.routing.served.tiers),
         curl=first_request(request),
     )
 
 
 @get("/requests/{request_id:str}")
-async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+async def show_request(request: HttpRequest, request_id: FromPath[str], admin: Admin) -> Response[Any]:
     """The path of one request. Query: `quality`, a target in [0, 1] to repeat the decision for."""
-    record = await _record(request, request_id)
-    serving = serving_of(request)
-    names = await names_of(serving.database, [record.key_id])
+    record = await _record(admin.serving, request_id)
+    names = await names_of(admin.database, [record.key_id])
     if isinstance(record, EmbeddingRecord):
         return page(request, "embedding.html", "Request", record=record, names=names)
     wanted = _target(request.query_params.get("quality", "").strip())
@@ -153,29 +150,29 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         inputs=record.decision.inputs,
         stages=stages_of(record),
         chances=chances_of(record.decision),
-        estimated={spec.number: spec.price.estimated for spec in serving.routing.served.catalog.tiers},
-        verified=await reached(verifications_of(serving.database, record.request_id)),
+        estimated={spec.number: spec.price.estimated for spec in admin.serving.routing.served.catalog.tiers},
+        verified=await reached(verifications_of(admin.database, record.request_id)),
         why_not=why_not_sampled(record),
         wanted=wanted,
-        otherwise=None if wanted is None else rerouted(serving.routing, record, wanted),
+        otherwise=None if wanted is None else rerouted(admin.serving.routing, record, wanted),
     )
 
 
-@get(
-    "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
-)
-async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """The record with its decision and verifications, of any caller. Query: `format`, json or csv: its row."""
-    record = await _record(request, request_id)
+@get("/requests/{request_id:str}", summary="Show a request")
+async def request_figures(
+    request_id: FromPath[str], admin: Admin, as_csv: AsCsv
+) -> Response[RequestShown | EmbeddingShown]:
+    """The record with its decision and verifications, of any caller. As CSV: its row."""
+    record = await _record(admin.serving, request_id)
     row = msgspec.to_builtins(request_row(record))
     if isinstance(record, EmbeddingRecord):
-        return json_or_csv(request, "request", EmbeddingShown(request=record), list(row), [row])
-    verified = await reached(verifications_of(serving_of(request).database, record.request_id))
-    return json_or_csv(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
+        return json_or_csv(as_csv, "request", EmbeddingShown(request=record), list(row), [row])
+    verified = await reached(verifications_of(admin.database, record.request_id))
+    return json_or_csv(as_csv, "request", RequestShown(request=record, verifications=verified), list(row), [row])
 
 
-async def _record(request: HttpRequest, request_id: str) -> Recorded:
-    record = await reached(serving_of(request).records.find(request_id))
+async def _record(serving: Serving, request_id: str) -> Recorded:
+    record = await reached(serving.records.find(request_id))
     if record is None:
         raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")
     return record
@@ -186,6 +183,9 @@ def _target(given: str) -> float | None:
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))
+
+
+SessionLimit = Annotated[int, QueryParameter(ge=1, le=MOST_SESSIONS, description="How many sessions.")]
 
 
 class SessionsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,9 +205,8 @@ class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepRow]
 
 
-async def sessions_shown(serving: Serving, query: Mapping[str, str]) -> SessionsShown:
-    """Return what `query` asks for with `limit`. Raises `ApiError` 400 and 503."""
-    limit = whole_number(query.get("limit", "50"), "limit", 1, MOST_SESSIONS)
+async def sessions_shown(serving: Serving, limit: int) -> SessionsShown:
+    """Return the newest sessions. Raises `ApiError` 503."""
     return SessionsShown(sessions=await reached(newest_sessions(serving.database, limit)))
 
 
@@ -221,33 +220,32 @@ async def session_shown(serving: Serving, session: str) -> SessionShown:
     return SessionShown(session=session, cost_usd=cost, strongest_usd=strongest, steps=steps)
 
 
-@get("/sessions", operation_class=describe(None, SessionsShown), summary="List agents' sessions")
-async def list_sessions(request: HttpRequest) -> Response[Any]:
-    """Those with the newest steps. Query: `limit`, at most 100; `format`, json or csv."""
-    shown = await sessions_shown(serving_of(request), request.query_params)
-    return json_or_csv(request, "sessions", shown, SessionRow.__struct_fields__, shown.sessions)
+@get("/sessions", summary="List agents' sessions")
+async def list_sessions(admin: Admin, as_csv: AsCsv, limit: SessionLimit = 50) -> Response[SessionsShown]:
+    """Those with the newest steps."""
+    shown = await sessions_shown(admin.serving, limit)
+    return json_or_csv(as_csv, "sessions", shown, SessionRow.__struct_fields__, shown.sessions)
 
 
-@get("/sessions/{session:str}", operation_class=describe(None, SessionShown), summary="Show an agent's session")
-async def show_session(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
-    """Its newest 1,000 steps, oldest first, with tier, cost, cache and reason of each. Query: `format`, json or csv."""
-    shown = await session_shown(serving_of(request), session)
-    return json_or_csv(request, "session", shown, StepRow.__struct_fields__, shown.steps)
+@get("/sessions/{session:str}", summary="Show an agent's session")
+async def show_session(session: FromPath[str], admin: Admin, as_csv: AsCsv) -> Response[SessionShown]:
+    """Its newest 1,000 steps, oldest first, with tier, cost, cache and reason of each."""
+    shown = await session_shown(admin.serving, session)
+    return json_or_csv(as_csv, "session", shown, StepRow.__struct_fields__, shown.steps)
 
 
 @get("/sessions")
-async def show_sessions_page(request: HttpRequest) -> Response[Any]:
+async def show_sessions_page(request: HttpRequest, admin: Admin, limit: SessionLimit = 50) -> Response[Any]:
     """Query: `limit`, as for `/v1/admin/sessions`."""
-    serving = serving_of(request)
-    shown = await sessions_shown(serving, request.query_params)
-    names = await names_of(serving.database, (row.key_id for row in shown.sessions))
+    shown = await sessions_shown(admin.serving, limit)
+    names = await names_of(admin.database, (row.key_id for row in shown.sessions))
     return page(request, "sessions.html", "Sessions", shown=shown, sessions=shown.sessions, names=names)
 
 
 @get("/sessions/{session:str}")
-async def show_session_page(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
+async def show_session_page(request: HttpRequest, session: FromPath[str], admin: Admin) -> Response[Any]:
     """The timeline of one session."""
-    shown = await session_shown(serving_of(request), session)
+    shown = await session_shown(admin.serving, session)
     return page(request, "session.html", "Session", shown=shown, most=max(step.cost_usd for step in shown.steps))
 
 

@@ -4,10 +4,11 @@ or as CSV for spreadsheets, in which no cell is a formula; the results of comman
 
 import csv
 import io
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from litestar import get
@@ -21,38 +22,78 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import epoch_seconds, is_number, number, whole_number
 from gateway.base.stores.database import reached
-from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
-from gateway.inference.service import serving_of
+from gateway.edge.asgi import HttpRequest, Named
+from gateway.inference.service import Serving
+from gateway.operations.running import Operations, operations_of
+from gateway.tenancy.admin_guard import actor_of
 from gateway.tenancy.budgets.budget_commands import id_of
-from gateway.tenancy.changes import TenancyError, UnknownSubjectError
-from gateway.tenancy.guard import access_of
+from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from migrations.tables.tenancy import api_keys, teams
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import MOST, Listing, Page, PageError
 
+T = TypeVar("T")
 MEDIA_TYPE = "text/csv"
 # What spreadsheets treat as the start of a formula (OWASP, CSV injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def wants_csv(query: dict[str, str]) -> bool:
-    """Take `format` out of a query: json, or csv. Raises `ApiError` 400."""
-    form = query.pop("format", "json")
-    if form not in ("json", "csv"):
-        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
-    return form == "csv"
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """An administrator, and what may be administered."""
+
+    actor: str
+    """The administrator's id for the audit trail."""
+    operations: Operations
+
+    @property
+    def serving(self) -> Serving:
+        """What answers requests."""
+        return self.operations.serving
+
+    @property
+    def database(self) -> AsyncEngine:
+        """The database of all gateways."""
+        return self.operations.serving.database
+
+    async def run(self, command: Callable[[AsyncEngine, Order], Awaitable[T]], reason: str | None = None) -> T:
+        """Return the result of a command, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
+        past, 409 for a conflict, 503 while the database is down."""
+        tenancy = self.operations.access.tenancy
+        order = Order(actor=self.actor, now=tenancy.clock.now(), reason=reason)
+        try:
+            done = await reached(command(self.database, order))
+        except UnknownSubjectError as error:
+            raise ApiError(404, f"{error}.", param=error.param, code="not_found") from error
+        except TenancyError as error:
+            if error.param == "expires_at":
+                raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
+            raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
+        # It is carried out; if the database fails just now, polling will bring it.
+        with suppress(SQLAlchemyError, OSError):
+            await tenancy.directory.load()
+        return done
+
+
+def admin_context(request: HttpRequest) -> AdminContext:
+    """Return the context of an administrator's request."""
+    return AdminContext(actor_of(request), operations_of(request))
+
+
+Admin: TypeAlias = Named[AdminContext]
+AsCsv: TypeAlias = Named[bool]
+"""Whether `format=csv` asks for a file."""
 
 
 def json_or_csv(
-    request: HttpRequest,
+    as_csv: bool,
     name: str,
     whole: Any,
     columns: Sequence[str],
     rows: Iterable[msgspec.Struct | Mapping[str, Any]],
 ) -> Response[Any]:
-    """Return `whole` as JSON, or with `format=csv` its `rows` as a file `name`.csv. Raises `ApiError` 400."""
-    if not wants_csv(dict(request.query_params)):
+    """Return `whole` as JSON, or its `rows` as a file `name`.csv."""
+    if not as_csv:
         return Response(whole, media_type="application/json")
     return csv_response(name, columns, (_mapping(row) for row in rows))
 
@@ -100,7 +141,6 @@ def _headers(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
 
 
-T = TypeVar("T")
 _BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
 _KINDS = {"key_id": "key", "team_id": "team"}
 USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
@@ -112,25 +152,25 @@ def list_endpoint(
     """Return the endpoint of the page of a list that the query asks for; with `format=csv` of all of its rows up to
     `limit`, as a file. `says`: what people read of it; `name`: the operation's id, if it is not that of the path."""
 
-    async def show(request: HttpRequest) -> Response[Any]:
+    async def show(request: HttpRequest, admin: Admin, as_csv: AsCsv) -> Response[Page]:
         given = dict(request.query_params)
-        if wants_csv(given):
-            return await _as_csv(request, listing, given)
-        return Response(await query_page(request, listing, given), media_type="application/json")
+        if as_csv:
+            return await _as_csv(admin.database, listing, given)
+        return Response(await query_page(admin.database, listing, given), media_type="application/json")
 
     show.__name__, show.__doc__ = name or f"list_{path[1:]}", says
-    return get(path, opt=opt, operation_class=describe(None, Page), summary=summary)(show)
+    return get(path, opt=opt, summary=summary)(show)
 
 
-async def query_page(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
-    """Return the page that a query asks for, by default the request's. Raises `ApiError` 400 and 503."""
-    chosen, bounds = asked_for(listing, dict(request.query_params) if query is None else query)
-    return await _found(request, listing, chosen, bounds)
+async def query_page(database: AsyncEngine, listing: Listing, query: Mapping[str, str]) -> Page:
+    """Return the page that a query asks for. Raises `ApiError` 400 and 503."""
+    chosen, bounds = asked_for(listing, query)
+    return await _found(database, listing, chosen, bounds)
 
 
 def asked_for(listing: Listing, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a list's filters and bounds from a query. Raises `ApiError` 400."""
-    left = dict(query)
+    left = {name: value for name, value in query.items() if name != "format"}
     chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
     bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
     if left:
@@ -139,9 +179,7 @@ def asked_for(listing: Listing, query: Mapping[str, str]) -> tuple[dict[str, Any
     return chosen, bounds
 
 
-async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
-    database = serving_of(request).database
-
+async def _found(database: AsyncEngine, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
     async def read() -> Page:
         return await listing.page(database, await _by_id(database, chosen), **bounds)
 
@@ -170,12 +208,6 @@ def target_of(text: str) -> float | None:
     return number(text, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
 
 
-def time_asked(query: Mapping[str, str], name: str, usual: float) -> float:
-    """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
-    given = query.get(name)
-    return usual if given is None else epoch_seconds(given, name)
-
-
 async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any]:
     """Return the filters with the ids of keys and teams, which may be given by name."""
     named = chosen.keys() & _KINDS.keys()
@@ -186,14 +218,14 @@ async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any
     return chosen | {column: found for column, found in ids.items() if found is not None}
 
 
-async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:
+async def _as_csv(database: AsyncEngine, listing: Listing, given: dict[str, str]) -> Response[Any]:
     chosen, bounds = asked_for(listing, given)
     left: int = bounds.pop("limit", USUAL_CSV_ROWS)
     if not 1 <= left <= MOST_CSV_ROWS:
         allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
         raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
     # Errors are reported before the file starts; if the database fails later, the file is cut off.
-    first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
+    first = await _found(database, listing, chosen, bounds | {"limit": min(left, MOST)})
 
     async def chunks() -> AsyncIterator[str]:
         page, rows = first, left
@@ -203,7 +235,7 @@ async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str])
             rows -= len(page.rows)
             if page.next is None or rows <= 0:
                 return
-            page = await _found(request, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
+            page = await _found(database, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
 
     return csv_stream(listing.table.name, chunks())
 
@@ -217,23 +249,6 @@ def _value(name: str, given: str, kind: type[Any]) -> Any:
     if "\0" in given:
         raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
     return given
-
-
-async def run_command(request: HttpRequest, work: Awaitable[T]) -> T:
-    """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
-    past, 409 for a conflict, 503 while the database is down."""
-    try:
-        done = await reached(work)
-    except UnknownSubjectError as error:
-        raise ApiError(404, f"{error}.", param=error.param, code="not_found") from error
-    except TenancyError as error:
-        if error.param == "expires_at":
-            raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
-        raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
-    # It is carried out; if the database fails just now, polling will bring it.
-    with suppress(SQLAlchemyError, OSError):
-        await access_of(request).tenancy.directory.load()
-    return done
 
 
 async def names_of(engine: AsyncEngine, ids: Iterable[str | None]) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """The endpoints and pages that operate a gateway, in the order of the dashboard's navigation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from litestar import Router
-from litestar.exceptions import NotFoundException
+from litestar.di import Provide
+from litestar.exceptions import NotFoundException, ValidationException
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Operation
+from litestar.params import QueryParameter
 from litestar.response import Response
 from litestar.types import Guard
 
@@ -18,6 +21,7 @@ from gateway.admin.labels import LABEL_ENDPOINTS
 from gateway.admin.overview import OVERVIEW_PAGE, front_router, overview_figures, show_slo
 from gateway.admin.quality import QUALITY_ENDPOINTS, QUALITY_PAGE
 from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, request_figures, show_session
+from gateway.admin.resource import admin_context
 from gateway.admin.routing import REPORT_ENDPOINTS, ROUTING_PAGE
 from gateway.admin.system import SYSTEM_PAGE, TIER_ENDPOINTS, show_system
 from gateway.admin.tryout import TRY_PAGE
@@ -25,6 +29,8 @@ from gateway.admin.users import USERS_PAGE, erase_user, list_users
 from gateway.admin.versions import VERSION_ENDPOINTS
 from gateway.base.errors import envelope_response
 from gateway.edge.asgi import HttpRequest, OnceRouter
+from gateway.edge.openapi import TypedOperation
+from gateway.inference.api.signatures import JsonStruct, invalid_parameter, parameter_refusal
 from gateway.operations.dashboard.html.rendering import OPT, CompiledTemplates, Page, failure_page, static_file
 from gateway.operations.dashboard.sign_in.login import show_login, sign_in, sign_out
 from gateway.operations.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
@@ -60,10 +66,15 @@ def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard], compi
         route_handlers=handlers,
         guards=guards,
         before_request=compiled,
-        exception_handlers={Exception: failure_page},
+        dependencies=SHARED,
+        exception_handlers={Exception: failure_page, ValidationException: _parameter_page},
         include_in_schema=False,
         opt={OPT: PAGES},
     )
+
+
+def _parameter_page(request: HttpRequest, error: ValidationException) -> Response[Any]:
+    return failure_page(request, parameter_refusal(request, error))
 
 
 def failure(request: HttpRequest, error: Exception) -> Response[Any]:
@@ -73,24 +84,47 @@ def failure(request: HttpRequest, error: Exception) -> Response[Any]:
     return failure_page(request, error) if lost else envelope_response(request, error)
 
 
+def api_router(path: str, handlers: Sequence[HTTPRouteHandler], tags: Sequence[str]) -> OnceRouter:
+    """Return the router of endpoints that an administrator may ask below `path`."""
+    for handler in handlers:
+        if handler.operation_class is Operation:
+            handler.operation_class = TypedOperation
+    return OnceRouter(
+        path,
+        route_handlers=handlers,
+        guards=[admit_admin],
+        dto=JsonStruct,
+        dependencies=SHARED,
+        exception_handlers={ValidationException: invalid_parameter},
+        tags=tags,
+    )
+
+
+def _as_csv(
+    format: Annotated[
+        Literal["json", "csv"], QueryParameter(description="As JSON, or as a file for spreadsheets.")
+    ] = "json",
+) -> bool:
+    return format == "csv"
+
+
+SHARED = {
+    "admin": Provide(admin_context, sync_to_thread=False),
+    "as_csv": Provide(_as_csv, sync_to_thread=False),
+}
+"""What handlers get that name it in their signature."""
+
+
 def operations_routers() -> list[Router]:
     """The administration's API, the front page and the dashboard, each behind its guard."""
-    admin = OnceRouter(
+    admin = api_router(
         "/v1/admin",
-        route_handlers=[
-            *KNOB_ENDPOINTS,
-            *TIER_ENDPOINTS,
-            *CORE_ENDPOINTS,
-            list_sessions,
-            show_session,
-            *ALERT_ENDPOINTS,
-        ],
-        guards=[admit_admin],
+        [*KNOB_ENDPOINTS, *TIER_ENDPOINTS, *CORE_ENDPOINTS, list_sessions, show_session, *ALERT_ENDPOINTS],
         tags=["admin"],
     )
-    quality = OnceRouter(
+    quality = api_router(
         "/admin/api",
-        route_handlers=[
+        [
             *QUALITY_ENDPOINTS,
             *LABEL_ENDPOINTS,
             *REPORT_ENDPOINTS,
@@ -102,16 +136,7 @@ def operations_routers() -> list[Router]:
             *EXPERIMENT_ENDPOINTS,
             erase_user,
         ],
-        guards=[admit_admin],
         tags=["quality"],
     )
-    tenancy = OnceRouter(
-        "/admin/api",
-        route_handlers=[
-            *KEY_ENDPOINTS,
-            list_users,
-        ],
-        guards=[admit_admin],
-        tags=["keys"],
-    )
+    tenancy = api_router("/admin/api", [*KEY_ENDPOINTS, list_users], tags=["keys"])
     return [admin, quality, tenancy, front_router(), *dashboard_routers()]

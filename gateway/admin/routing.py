@@ -4,27 +4,28 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from litestar import get, post
+from litestar.di import Provide
+from litestar.params import QueryParameter
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.knob_changes import order_knobs
-from gateway.admin.resource import json_or_csv, names_of, target_of, time_asked
+from gateway.admin.resource import Admin, AsCsv, json_or_csv, names_of, target_of
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.numbers import whole_number
+from gateway.base.numbers import MOST_EPOCH
 from gateway.base.stores.database import reached
-from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe
+from gateway.edge.asgi import HttpRequest, Named
 from gateway.operations.dashboard.html.charts import DASHES, Curve, Mark, Plane, Series
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
 from gateway.operations.dashboard.html.rendering import HEADERS, Page, back_to, page
 from gateway.operations.routing_report import gateway_report
-from gateway.operations.running import operations_of
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.operations.running import Operations
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, first_second
 from quality.estimates.verified_sample import ReliabilityBin
 from quality.routing_report import KindQuality, Period, RoutingReport
@@ -33,7 +34,6 @@ PATH = "/admin/routing"
 MOST_DAYS = 366
 # How long the page waits for the learning curve; the next load shows it.
 WAIT_SECONDS = 0.1
-_TAG_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-")
 _DAY = 86_400
 # Numbers of colours.
 _OWN, _MEASURED, _PREVIEWED, _ESTIMATE = 1, 2, 3, 5
@@ -49,30 +49,41 @@ _DONE = {
 }
 
 
-def period_of(query: Mapping[str, str]) -> Period:
+EpochQuery = Annotated[float | None, QueryParameter(ge=0, le=MOST_EPOCH, description="Epoch seconds.")]
+TagQuery = Annotated[
+    str | None,
+    QueryParameter(
+        pattern=r"^[A-Za-z0-9._:-]{1,64}$",
+        title="1 to 64 letters, digits, dots, colons, underscores and hyphens",
+        description="A name in the requests' `metadata` by whose values costs are split too.",
+    ),
+]
+
+
+def period_of(
+    days: Annotated[int, QueryParameter(ge=1, le=MOST_DAYS, description="Days that end now.")] = USUAL_DAYS,
+    since: EpochQuery = None,
+    until: EpochQuery = None,
+    tag: TagQuery = None,
+    quality_target: Annotated[str, QueryParameter(description="Another target to look at: a number, or a name.")] = "",
+) -> Period:
     """Return what a query asks about. Raises `ApiError` 400."""
-    until = time_asked(query, "until", time.time())
-    days = whole_number(query.get("days", str(USUAL_DAYS)), "days", 1, MOST_DAYS)
-    since = time_asked(query, "since", max(first_second(days, until), 0.0))
-    if since > until:
-        raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
-    tag = query.get("tag")
-    if tag is not None and not (0 < len(tag) <= 64 and _TAG_CHARACTERS.issuperset(tag)):
-        raise bad_request(
-            "Invalid tag: allowed are 1 to 64 letters, digits, dots, colons, underscores and hyphens.",
-            "tag",
-            "invalid_value",
-        )
-    return Period(since=since, until=until, tag=tag, previewed=target_of(query.get("quality_target", "")))
+    end = time.time() if until is None else until
+    begin = max(first_second(days, end), 0.0) if since is None else since
+    if begin > end:
+        raise bad_request(f"since {begin:g} is after until {end:g}.", "since", "invalid_value")
+    return Period(since=begin, until=end, tag=tag, previewed=target_of(quality_target))
 
 
-@get("/report", operation_class=describe(None, RoutingReport), summary="Show whether routing pays")
-async def show_report(request: HttpRequest) -> Response[Any]:
-    """What it costs, how good it is, whether it pays, what would help. Query: `days` that end now, 30 by default, or
-    `since` and `until` in epoch seconds; `tag`, a name in the requests' `metadata` by whose values costs are split too;
-    `quality_target`, another one to look at; `format`, json, or csv for a row for each part of each split of costs."""
-    report = await reached(gateway_report(operations_of(request), period_of(request.query_params)))
-    return json_or_csv(request, "costs", report, _COLUMNS, _cost_rows(report.cost.costs))
+_PERIOD = {"period": Provide(period_of, sync_to_thread=False)}
+
+
+@get("/report", dependencies=_PERIOD, summary="Show whether routing pays")
+async def show_report(period: Named[Period], admin: Admin, as_csv: AsCsv) -> Response[RoutingReport]:
+    """What it costs, how good it is, whether it pays, what would help. As CSV: a row for each part of each split of
+    costs."""
+    report = await reached(gateway_report(admin.operations, period))
+    return json_or_csv(as_csv, "costs", report, _COLUMNS, _cost_rows(report.cost.costs))
 
 
 def _cost_rows(costs: CostReport) -> Iterator[dict[str, Any]]:
@@ -123,12 +134,11 @@ async def show_former_page(request: HttpRequest) -> Response[Any]:
     return Response(None, status_code=301, headers={**HEADERS, "location": f"{PATH}#{section}"})
 
 
-@get("/routing")
-async def show_routing_page(request: HttpRequest) -> Response[Any]:
+@get("/routing", dependencies=_PERIOD)
+async def show_routing_page(request: HttpRequest, period: Named[Period], admin: Admin) -> Response[Any]:
     """Query: as for `/admin/api/report`."""
-    operations, period = operations_of(request), period_of(request.query_params)
-    report = await reached(gateway_report(operations, period, wait_seconds=WAIT_SECONDS))
-    routing, costs, help_ = operations.serving.routing, report.cost.costs, report.help
+    report = await reached(gateway_report(admin.operations, period, wait_seconds=WAIT_SECONDS))
+    routing, costs, help_ = admin.serving.routing, report.cost.costs, report.help
     keys = [part.name for part in (*costs.by_key, *costs.by_team)]
     return page(
         request,
@@ -136,7 +146,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         "Routing pays",
         report=report,
         days=math.ceil((report.until - report.since) / _DAY),
-        names=await names_of(operations.serving.database, keys),
+        names=await names_of(admin.database, keys),
         settings=list(QUALITY_SETTINGS),
         knobs=routing.knobs.active,
         strongest=routing.served.strongest,
@@ -155,32 +165,32 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
 
 
 @post("/routing/target", opt=OPERATOR, status_code=200)
-async def apply_target(request: HttpRequest) -> Response[Any]:
+async def apply_target(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Apply a quality target permanently; `default` restores the server's own."""
     fields = await fields_of(request)
     target = None if "default" in fields else target_of(fields.get("quality_target", ""))
     if target is None and "default" not in fields:
         raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
     now = "the server's own" if target is None else f"{target:g}"
-    return await _change_knob(request, fields, {"quality_target": target}, f"The quality target is now {now}.")
+    notice = f"The quality target is now {now}."
+    return await _change_knob(admin.operations, admin.actor, fields, {"quality_target": target}, notice)
 
 
 @post("/routing/mode", status_code=200)
-async def switch_mode(request: HttpRequest) -> Response[Any]:
+async def switch_mode(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Switch routing on, or observe it; permanent, for admins only."""
     fields = await fields_of(request)
     mode = fields.get("mode", "")
     if mode not in _DONE:
         raise bad_request(f"Invalid mode: {mode[:64]!r}; allowed: {', '.join(_DONE)}.", "mode", "invalid_value")
-    return await _change_knob(request, fields, {"mode": mode}, _DONE[mode])
+    return await _change_knob(admin.operations, admin.actor, fields, {"mode": mode}, _DONE[mode])
 
 
 async def _change_knob(
-    request: HttpRequest, fields: dict[str, str], change: dict[str, Any], notice: str
+    operations: Operations, actor: str, fields: dict[str, str], change: dict[str, Any], notice: str
 ) -> Response[Any]:
-    operations = operations_of(request)
     knobs, reason = operations.serving.routing.knobs, reason_of(fields)
-    done = await order_knobs(operations, actor_of(request), knobs, change, reason)
+    done = await order_knobs(operations, actor, knobs, change, reason)
     if not done.changed:
         return back_to(PATH, "Nothing changed: it is as it was.")
     late = "" if done.recorded else " The database is down: the change is recorded later."

@@ -12,24 +12,23 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, post
+from litestar.params import FromQuery, JSONBody
 from litestar.response import Response
 from msgspec import Meta
 from sqlalchemy import text
 
 from gateway import __version__
-from gateway.admin.resource import json_or_csv
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.reload.catalogue_reload import Reloaded
-from gateway.operations.running import Operations, operations_of
+from gateway.operations.running import Operations
 from gateway.runtime.cores.reading import read_cores
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.store.database import head_revision
 from tiers.engines import EngineStatus
 from tiers.errors import CatalogError, CoreMemoryError
@@ -223,11 +222,11 @@ def _version_of(model: object) -> str | None:
     return None if serving is None else str(serving.current.version)
 
 
-@get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
-async def show_system(request: HttpRequest) -> Response[Any]:
-    """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
-    state = await system_state(operations_of(request))
-    return json_or_csv(request, "system", state, ("part", "name", "state", "detail", "policy"), _rows(state))
+@get("/system", summary="Show the gateway's dependencies and state")
+async def show_system(admin: Admin, as_csv: AsCsv) -> Response[SystemState]:
+    """Every dependency as it answers now; versions, schema, disk and memory."""
+    state = await system_state(admin.operations)
+    return json_or_csv(as_csv, "system", state, ("part", "name", "state", "detail", "policy"), _rows(state))
 
 
 def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
@@ -256,8 +255,8 @@ def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
 
 
 @get("/system")
-async def show_system_page(request: HttpRequest) -> Response[Any]:
-    return page(request, "system.html", "System", state=await system_state(operations_of(request)))
+async def show_system_page(request: HttpRequest, admin: Admin) -> Response[Any]:
+    return page(request, "system.html", "System", state=await system_state(admin.operations))
 
 
 SYSTEM_PAGE = Page(title="System", path="/system", handlers=(show_system_page,))
@@ -269,22 +268,20 @@ class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-@post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
-async def reload_catalogue(request: HttpRequest) -> Response[Any]:
+@post("/reload", status_code=200, summary="Reload the catalogue")
+async def reload_catalogue(data: JSONBody[ReloadOrder], admin: Admin) -> Reloaded:
     """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
     keep their tier. Changed models of the CPU core are loaded before the answer. The same as SIGHUP."""
-    order = await read_body(request, ReloadOrder)
-    operations = operations_of(request)
     try:
-        done = await operations.reload.reload(actor_of(request), order.reason)
+        done = await admin.operations.reload.reload(admin.actor, data.reason)
     except CoreMemoryError as error:
         raise ApiError(409, str(error), code="insufficient_memory") from error
     except CatalogError as error:
         raise ApiError(409, str(error), code="catalogue_refused") from error
-    if operations.peers is not None:
+    if admin.operations.peers is not None:
         # What this process accepted, the others accept in a moment.
-        await operations.peers.ask("reload")
-    return Response(done, media_type="application/json")
+        await admin.operations.peers.ask("reload")
+    return done
 
 
 class RefusalsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,27 +296,24 @@ class RefusalsForgotten(msgspec.Struct, frozen=True, kw_only=True):
     forgotten: int
 
 
-@get("/refusals", operation_class=describe(None, RefusalsShown), summary="Show the parameters that servers refuse")
-async def show_refusals(request: HttpRequest) -> Response[Any]:
+@get("/refusals", summary="Show the parameters that servers refuse")
+async def show_refusals(admin: Admin) -> RefusalsShown:
     """A parameter is here after a server refused it as such and answered the same request without it."""
     found = REFUSALS.listed()
-    peers = operations_of(request).peers
-    if peers is not None:
-        for told in (await peers.ask("refusals")).values():
+    if admin.operations.peers is not None:
+        for told in (await admin.operations.peers.ask("refusals")).values():
             found += msgspec.msgpack.decode(told, type=list[LearnedRefusal])
     latest = {(one.tier, one.url, one.api, one.model, *one.parameters): one for one in found}
-    return Response(RefusalsShown(refusals=list(latest.values())), media_type="application/json")
+    return RefusalsShown(refusals=list(latest.values()))
 
 
-@endpoint(delete, "/refusals", None, RefusalsForgotten, "Forget the parameters that servers refuse", OPERATOR)
-async def forget_refusals(request: HttpRequest) -> Response[Any]:
+@delete("/refusals", opt=OPERATOR, status_code=200, summary="Forget the parameters that servers refuse")
+async def forget_refusals(admin: Admin, tier: FromQuery[str] = "") -> RefusalsForgotten:
     """Further requests have them again. `tier` in the query: of this tier alone."""
-    tier = request.query_params.get("tier") or None
-    forgotten = REFUSALS.forget(tier)
-    peers = operations_of(request).peers
-    if peers is not None:
-        forgotten += sum(int(told) for told in (await peers.ask("forget", tier or "")).values())
-    return Response(RefusalsForgotten(forgotten=forgotten), media_type="application/json")
+    forgotten = REFUSALS.forget(tier or None)
+    if admin.operations.peers is not None:
+        forgotten += sum(int(told) for told in (await admin.operations.peers.ask("forget", tier)).values())
+    return RefusalsForgotten(forgotten=forgotten)
 
 
 TIER_ENDPOINTS = (reload_catalogue, show_refusals, forget_refusals)

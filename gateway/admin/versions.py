@@ -1,12 +1,11 @@
 """Classifier versions (`/admin/api/artefacts/…`): promote one, roll back, and put one on trial."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from litestar import delete, post, put
-from litestar.params import FromPath
-from litestar.response import Response
+from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
@@ -14,16 +13,14 @@ from classifier.errors import ArtefactError
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
+from gateway.admin.resource import Admin
 from gateway.base.errors import ApiError
 from gateway.base.stores.database import reached
-from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
-from gateway.inference.api.parsing import read_body
 from gateway.inference.class_prior import tier_prior
 from gateway.inference.routing_knobs import objective_of
-from gateway.inference.service import Serving, serving_of
+from gateway.inference.service import Serving
 from gateway.runtime.cores.hidden_states import require_model
-from gateway.tenancy.admin_guard import OPERATOR, actor_of
+from gateway.tenancy.admin_guard import OPERATOR
 from quality.comparison.decision_gain import Serving as Objective
 from quality.rollout import operator_commands
 
@@ -152,36 +149,30 @@ def versions_now(registry: ArtefactRegistry) -> VersionsNow:
     )
 
 
-@endpoint(post, "/artefacts/{version:str}/promote", VersionOrder, VersionsNow, "Promote a classifier version", OPERATOR)
-async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
+@post("/artefacts/{version:str}/promote", opt=OPERATOR, status_code=200, summary="Promote a classifier version")
+async def promote_version(version: FromPath[str], data: JSONBody[VersionOrder], admin: Admin) -> VersionsNow:
     """After the checks that a server makes; 409 with the reason of a refusal, and the serving version stays. It is
     watched, and rolled back on evidence of harm."""
-    order = await read_body(request, VersionOrder)
-    return _answer(await order_promotion(serving_of(request), actor_of(request), version, order.reason))
+    return await order_promotion(admin.serving, admin.actor, version, data.reason)
 
 
-@endpoint(post, "/artefacts/rollback", VersionOrder, VersionsNow, "Roll the classifier back", OPERATOR)
-async def roll_back(request: HttpRequest) -> Response[Any]:
+@post("/artefacts/rollback", opt=OPERATOR, status_code=200, summary="Roll the classifier back")
+async def roll_back(data: JSONBody[VersionOrder], admin: Admin) -> VersionsNow:
     """Let the previous version serve again; 409 if there is none."""
-    order = await read_body(request, VersionOrder)
-    return _answer(await order_rollback(serving_of(request), actor_of(request), order.reason))
+    return await order_rollback(admin.serving, admin.actor, data.reason)
 
 
-@endpoint(put, "/trial", TrialOrder, VersionsNow, "Put a classifier version on trial", OPERATOR)
-async def begin_trial(request: HttpRequest) -> Response[Any]:
+@put("/trial", opt=OPERATOR, summary="Put a classifier version on trial")
+async def begin_trial(data: JSONBody[TrialOrder], admin: Admin) -> VersionsNow:
     """It decides a share of the requests, by a hash of their ids; 409 with the reason of a refusal. It ends on evidence
     of harm, but only an operator promotes it."""
-    return _answer(await order_trial(serving_of(request), actor_of(request), await read_body(request, TrialOrder)))
+    return await order_trial(admin.serving, admin.actor, data)
 
 
-@delete("/trial", opt=OPERATOR, status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
-async def end_trial(request: HttpRequest) -> Response[Any]:
+@delete("/trial", opt=OPERATOR, status_code=200, summary="End the trial")
+async def end_trial(admin: Admin) -> VersionsNow:
     """Also ends the watch over a promoted version, which goes on serving. Nothing changes if neither is on."""
-    return _answer(await order_end_of_trial(serving_of(request), actor_of(request), "ended by an operator"))
-
-
-def _answer(now: VersionsNow) -> Response[Any]:
-    return Response(now, media_type="application/json")
+    return await order_end_of_trial(admin.serving, admin.actor, "ended by an operator")
 
 
 VERSION_ENDPOINTS = (promote_version, roll_back, begin_trial, end_trial)

@@ -3,11 +3,13 @@ that AIO gives its app, bodies and forms as they arrive, and a router that is re
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from litestar import Router
 from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 from litestar.types import ASGIApp, Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
@@ -16,6 +18,10 @@ from gateway.base.errors import ApiError, ClientGoneError, bad_request
 HttpRequest = Request[Any, Any, State]
 Connection = ASGIConnection[Any, Any, Any, Any]
 """A request, or a WebSocket before its first message."""
+
+T = TypeVar("T")
+Named: TypeAlias = NamedDependency[SkipValidation[T]]
+"""An argument of a handler that a dependency of this name makes; it is ours, and needs no validation."""
 
 ROOT = "aio.root"
 """In a scope: the path below which a proxy serves AIO, where it does."""

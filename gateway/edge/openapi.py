@@ -1,15 +1,14 @@
-"""Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
+"""Bodies, answers and errors in the OpenAPI schema: those of a handler's signature, or declared where a handler reads
+its request by itself."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_origin
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Parameter, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.openapi.spec.responses import Responses
-from litestar.types import AnyCallable
 
 from gateway.base.errors import ErrorEnvelope
 from gateway.base.field_texts import texts_under_fields
@@ -35,6 +34,12 @@ class _Completed(Operation):
 
     def complete(self) -> None:
         """Add what the endpoint declares."""
+
+    def call_paths_strings(self) -> None:
+        """Say that the rest of a path is a string: litestar calls it a URI, which it is not."""
+        for parameter in self.parameters or ():
+            if isinstance(parameter, Parameter) and parameter.param_in == "path":
+                parameter.schema = Schema(type=OpenAPIType.STRING)
 
 
 ERRORS = {
@@ -65,10 +70,7 @@ def describe(
         def complete(self) -> None:
             if body is not None:
                 self.request_body = RequestBody(required=True, content=_json([body]))
-            for parameter in self.parameters or ():
-                if isinstance(parameter, Parameter) and parameter.param_in == "path":
-                    # litestar calls the rest of a path a URI, which it is not.
-                    parameter.schema = Schema(type=OpenAPIType.STRING)
+            self.call_paths_strings()
             responses: Responses = dict(self.responses or {})
             if answers:
                 done = next(status for status in responses if status.startswith("2"))
@@ -77,26 +79,26 @@ def describe(
                     event = Schema(type=OpenAPIType.OBJECT, properties={"data": Schema(type=OpenAPIType.STRING)})
                     content["text/event-stream"] = OpenAPIMediaType(schema=event)
                 responses[done] = OpenAPIResponse(description="The answer.", content=content)
-            failed = _json([envelope])
-            failures = {
-                str(status): OpenAPIResponse(description=text, content=failed) for status, text in errors.items()
-            }
-            self.responses = {**responses, **failures}
+            self.responses = {**responses, **_failures(envelope, errors)}
 
     return Described
 
 
-def endpoint(
-    method: Callable[..., Callable[[AnyCallable], HTTPRouteHandler]],
-    path: str | list[str],
-    body: type[msgspec.Struct] | None,
-    answer: type[msgspec.Struct],
-    summary: str,
-    opt: Mapping[str, Any] | None = None,
-    status: int = 200,
-) -> Callable[[AnyCallable], HTTPRouteHandler]:
-    """Return litestar's decorator `method` (`get`, `post`, …) for what answers `body` with `answer`, both described."""
-    return method(path, status_code=status, opt=opt, operation_class=describe(body, answer), summary=summary)
+class TypedOperation(_Completed):
+    """The operation of a handler whose signature has the types of its body and of its answer."""
+
+    def complete(self) -> None:
+        self.call_paths_strings()
+        done, answer = next((status, one) for status, one in (self.responses or {}).items() if status.startswith("2"))
+        content = getattr(answer, "content", None) or {}
+        shown = {"application/json": next(iter(content.values()))} if content else None
+        self.responses = {done: OpenAPIResponse(description="The answer.", content=shown)}
+        self.responses |= _failures(ErrorEnvelope, ERRORS)
+
+
+def _failures(envelope: type[msgspec.Struct], errors: Mapping[int, str]) -> Responses:
+    failed = _json([envelope])
+    return {str(status): OpenAPIResponse(description=text, content=failed) for status, text in errors.items()}
 
 
 def describe_form(fields: type[msgspec.Struct], answer: type[msgspec.Struct]) -> type[Operation]:
@@ -113,10 +115,14 @@ def describe_form(fields: type[msgspec.Struct], answer: type[msgspec.Struct]) ->
     return Described
 
 
-def _json(structs: list[type[msgspec.Struct]]) -> dict[str, OpenAPIMediaType]:
+def schema_of(structs: Sequence[type[msgspec.Struct]]) -> StructSchema:
+    """Return the schema of what is one of these structs."""
     schemas = [_inlined(struct) for struct in structs]
-    derived = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
-    return {"application/json": OpenAPIMediaType(schema=StructSchema(derived=derived))}
+    return StructSchema(derived=schemas[0] if len(schemas) == 1 else {"oneOf": schemas})
+
+
+def _json(structs: Sequence[type[msgspec.Struct]]) -> dict[str, OpenAPIMediaType]:
+    return {"application/json": OpenAPIMediaType(schema=schema_of(structs))}
 
 
 def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:

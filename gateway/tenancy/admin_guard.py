@@ -7,7 +7,6 @@ from litestar.handlers import BaseRouteHandler
 from gateway.base.errors import ApiError
 from gateway.base.inference_request import CALLER, Caller
 from gateway.edge.asgi import Connection, HttpRequest
-from gateway.tenancy.changes import Order
 from gateway.tenancy.guard import (
     READING,
     access_of,
@@ -34,11 +33,6 @@ def actor_of(request: HttpRequest) -> str:
     actor = caller_of(request).key_id
     assert actor is not None, "no guard of administration admits a caller without a key"
     return actor
-
-
-def order_of(request: HttpRequest, reason: str | None) -> Order:
-    """Return who gives the order, with the database's time."""
-    return Order(actor=actor_of(request), now=access_of(request).tenancy.clock.now(), reason=reason)
 
 
 async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None:

@@ -64,6 +64,13 @@ class Wording(Row, frozen=True, kw_only=True):
     patterns: tuple[str, ...]
 
 
+class Limit(Wording, frozen=True, kw_only=True):
+    """A way to say the most tokens that a model can answer."""
+
+    of_request: bool = False
+    """Whether it holds for this request alone."""
+
+
 class Parameters(Wording, frozen=True, kw_only=True):
     """A way to refuse parameters."""
 
@@ -120,7 +127,7 @@ class RefusalRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Parameters by other names of theirs."""
     parameters: tuple[Parameters, ...]
     keywords: tuple[Keywords, ...]
-    limits: tuple[Wording, ...]
+    limits: tuple[Limit, ...]
     """How servers say the most tokens that a model can answer."""
     tools: tuple[Wording, ...]
     """How servers say the most tools of a request."""
@@ -214,7 +221,9 @@ _PATTERNS = [
 ]
 _RULES = {lesson.name: typed_rules(lesson.rules) for lesson in REFUSAL_ROWS.lessons}
 _KEYWORDS = [(REFUSAL_ROWS.pattern(text), row.keywords) for row in REFUSAL_ROWS.keywords for text in row.patterns]
-_LIMITS = [REFUSAL_ROWS.pattern(text) for row in REFUSAL_ROWS.limits for text in row.patterns]
+_LIMITS = [(REFUSAL_ROWS.pattern(text), row) for row in REFUSAL_ROWS.limits for text in row.patterns]
+_LEAST_AFFORDED = 256
+"""Tokens: an answer that is cut off before them is of no use."""
 _MOST_TOOLS = [REFUSAL_ROWS.pattern(text) for row in REFUSAL_ROWS.tools for text in row.patterns]
 # The value, or what it stands with, is what is refused.
 _THIS_ONE = re.compile(
@@ -241,12 +250,16 @@ def refused_in(body: bytes, error: ErrorObject) -> frozenset[str]:
     return frozenset((known - {_EFFORT} if is_listed else known) | lessons)
 
 
-def told_limit(words: str) -> int:
-    """Return the most tokens that the model can answer, where a request was refused for more; else 0."""
-    for pattern in _LIMITS:
+def told_limit(words: str) -> str | None:
+    """Return the lesson of the most tokens that the model can answer, where a request was refused for more; else
+    None."""
+    for pattern, row in _LIMITS:
         if (match := pattern.search(words[:_MOST_READ])) is not None:
-            return int(match["most"]) - (match.groupdict().get("beyond") is not None)
-    return 0
+            most = int(match["most"]) - (match.groupdict().get("beyond") is not None)
+            if most < (_LEAST_AFFORDED if row.of_request else 1):
+                return None
+            return f"{LIMIT}{most}{THIS_VALUE if row.of_request else ''}"
+    return None
 
 
 def told_tools(words: str) -> int:
@@ -347,8 +360,8 @@ def lessons_in(message: str, param: str | None, code: str | int | None) -> Itera
             yield ".".join(parts)
     if param in SERVICE_FIELDS and param in LEFT_OUT and (code == "unsupported_value" or _THIS_ONE.search(said)):
         yield f"{param}{THIS_VALUE}"
-    if (most := told_limit(message)) > 0:
-        yield f"{LIMIT}{most}"
+    if (limit := told_limit(message)) is not None:
+        yield limit
     if (most := told_tools(message)) > 0:
         yield f"{TOOLS}{most}"
     for pattern, keywords in _KEYWORDS:
@@ -443,7 +456,10 @@ def room_left(error: TierContextError, prompt_tokens: int, asked: int) -> int:
     """Return the tokens that the context leaves for an answer, where a prompt of `prompt_tokens`, as estimated, was
     refused only because `asked` are more; 0 if there is no room, or the error tells no context."""
     context = error.max_context
-    if error.total_tokens > asked:
+    if error.total_tokens == error.prompt_tokens == asked:
+        # The only count is that of the answer alone.
+        rooms = [room_after(prompt_tokens, context)]
+    elif error.total_tokens > asked:
         # Tools and the like may be in it, too.
         rooms = [context - (error.total_tokens - asked)]
     elif error.prompt_tokens in (0, context - error.answer_tokens + 1):
@@ -463,7 +479,7 @@ def is_unable(error: ErrorObject) -> bool:
 # What a refusal may mean, by all patterns of the words.
 _MEANINGS = [
     *(("context", pattern) for pattern in _COMPILED),
-    *(("limit", pattern) for pattern in _LIMITS),
+    *(("limit", pattern) for pattern, _ in _LIMITS),
     *(("tools", pattern) for pattern in _MOST_TOOLS),
     *(("lesson", pattern) for _, pattern, _ in _PATTERNS),
     *(("lesson", pattern) for pattern, _ in (*_PARAMETERS, *_KEYWORDS)),

@@ -464,6 +464,8 @@ class RemoteTier(Tier):
             more |= {ANY_FORMAT}.difference(refused)
         if 0 < (most := least_told(error.refused, LIMIT) or 0) < tally.max_tokens:
             more.add(f"{LIMIT}{most}")
+        if 0 < (most := least_told(of_this_request(error.refused), LIMIT) or 0) < tally.max_tokens:
+            more.add(f"{LIMIT}{most}{THIS_VALUE}")
         if (
             isinstance(error, TierContextError)
             and (room := room_left(error, tally.prompt_tokens, tally.max_tokens)) > 0
@@ -612,7 +614,11 @@ class RemoteTier(Tier):
                 # Of a prompt whose estimate may be wrong by as much, the server counts what is left.
                 tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
             tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
-            limit = None if limit is None else tally.max_tokens
+            # An account may pay for fewer tokens than a model writes without any limit.
+            most_afforded = (
+                least_told(of_this_request(refused), LIMIT) if least_told(refused, CONTEXT) is None else None
+            )
+            limit = tally.max_tokens if limit is not None or most_afforded is not None else None
             dialect = copy(self._dialect)
             dialect.rules = taught(dialect.rules, known)
             fitted = adapted(readable, dialect.rules, known)

@@ -50,6 +50,8 @@ FAILURES = (EventTooLargeError, httpx.DecodingError, httpx.TransportError, Timeo
 """What ends an answer, as `ServerFailures.of_answer` takes it."""
 OPERATOR_STATUSES = (401, 402, 403, 404, 407, 410)
 KEY_STATUSES = (401, 402, 403)
+PAYMENT_REQUIRED = 402
+"""Also of an account that could pay for a shorter answer."""
 # 424: Bedrock's, of a model that failed. 499: of a proxy before the server.
 TRY_LATER_STATUSES = (408, 409, 421, 423, 424, 425, 499)
 # 498: Groq's, 529: Anthropic's "overloaded".
@@ -256,7 +258,8 @@ class ServerFailures:
         if is_elsewhere and not named and refused_in(body, msgspec.structs.replace(error, own=None)):
             # Words of the request may be what hides a lesson: then such a status says nothing of the tier.
             return self.located(TierCapabilityError(f"{self.where}: {one_line(error.message)}", *_named(error)))
-        failure = UnsettledError(meant) if named and is_elsewhere else meant()
+        may_settle = is_elsewhere or reply.status_code == PAYMENT_REQUIRED
+        failure = UnsettledError(meant) if named and may_settle else meant()
         if isinstance(failure, TierRequestError):
             failure.refused, failure.said = named, f"{reply.status_code} {error.code}"
         return failure
@@ -385,7 +388,7 @@ class ServerFailures:
 
     def _remedy(self, status: int, request: ServerRequest) -> str:
         """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
-        if status == 402:
+        if status == PAYMENT_REQUIRED:
             return "pay for the account of the tier's key"
         if status not in (401, 403):
             listing = "; `aio check` lists the server's models" if self._lists_models else ""

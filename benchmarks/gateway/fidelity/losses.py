@@ -19,8 +19,8 @@ import msgspec
 
 from benchmarks.gateway.fidelity.provider import Provider, recording_provider
 from benchmarks.gateway.fidelity.wires import KEYS
+from benchmarks.running_server import running_server
 from gateway.base.settings import Settings
-from gateway.planning.load_test.http_target import running_server
 
 Body = dict[str, Any]
 Outcome = Literal["kept", "changed", "left out", "refused", "hint", "lost", "–"]

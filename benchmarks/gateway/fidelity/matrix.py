@@ -28,9 +28,9 @@ from benchmarks.gateway.fidelity.provider import (
     recording_provider,
 )
 from benchmarks.gateway.fidelity.wires import BY_NAME, KEYS, catalogue, groups, installed_wires
+from benchmarks.running_server import running_server
 from gateway.base.settings import Settings
 from gateway.cli.options import echo_answer, json_option, staged_progress
-from gateway.planning.load_test.http_target import running_server
 
 CASES = ("plain", "tools", "thinking", "moved", "lenient", "half", "busy")
 SERVERS = tuple(wire.name for wire in installed_wires())

@@ -21,8 +21,8 @@ from benchmarks.gateway.soak.upstream import soak_upstream
 from benchmarks.gateway.upstream import proxied_catalogue
 from benchmarks.report.kept import out_option
 from benchmarks.report.measurement import Measurement
+from benchmarks.running_server import ServerProcess, running_server
 from gateway.cli.options import echo_answer, json_option, settings_from
-from gateway.planning.load_test.http_target import ServerProcess, running_server
 
 KEY_VARIABLE = "AIO_SOAK_KEY"
 # Of looks at the process; a minute's figures are medians of them.

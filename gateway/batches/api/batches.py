@@ -17,7 +17,7 @@ from gateway.batches.api.line_answers import ENDPOINTS
 from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.batches.jobs import Jobs, jobs_of
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
+from gateway.edge.openapi import describe
 from gateway.inference.api.build_request import CONSENT, PRIVATE
 from gateway.inference.api.list_queries import is_id, not_found, owned_query
 from gateway.inference.api.parsing import read_body
@@ -145,7 +145,12 @@ async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[
     return await _shown(jobs, batch)
 
 
-@endpoint(post, "/batches/{batch_id:str}/cancel", None, BatchObject, "Cancel a batch")
+@post(
+    "/batches/{batch_id:str}/cancel",
+    status_code=200,
+    operation_class=describe(None, BatchObject),
+    summary="Cancel a batch",
+)
 async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
     """Running lines end within a step; existing answers are in the output files."""
     jobs = jobs_of(request)

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, as_api_error, bad_request
 from gateway.base.inference_request import CALLER, Caller
-from gateway.edge.asgi import HttpRequest
+from gateway.edge.asgi import Connection, HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
 from gateway.inference.api.json_bounds import json_excess, structure_refusal
 from gateway.inference.service import Serving, serving_of
@@ -39,12 +39,13 @@ _DECODED_AT_ONCE = 1 << 17
 async def read_body(request: HttpRequest, form: type[Body]) -> Body:
     """The JSON body, decoded as `form`. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
     body, caller = await json_of(request), request.scope["state"][CALLER]
-    decoder: msgspec.json.Decoder[Body] = _decoder_of(form)
+    decoder: msgspec.json.Decoder[Body] = decoder_of(form)
     return await decoded_body(serving_of(request), decoder, body, caller)
 
 
 @cache
-def _decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
+def decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a body, made once."""
     return msgspec.json.Decoder(form)
 
 
@@ -151,12 +152,7 @@ def _decode_fields(
 async def json_of(request: HttpRequest) -> bytes:
     """Return the body of a request in JSON, with the model that its path names and the files that it
     names. Raises `ApiError` 415, 413."""
-    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
-    stated = request.scope["state"]["headers"].get("content-type", "")
-    if stated != "application/json":
-        media_type = stated.partition(";")[0].strip().lower()
-        if media_type and media_type != "application/json" and not media_type.endswith("+json"):
-            raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
+    check_media_type(request)
     body = await request.body()
     if b'"file-' in body:
         from gateway.inference.api.prompt_files import with_files  # Most bodies name none.
@@ -167,6 +163,16 @@ async def json_of(request: HttpRequest) -> bytes:
             request.become(body)
     deployment: Any = (request.scope.get("extensions") or {}).get(DEPLOYMENT)
     return body if deployment is None else _with_model(body, deployment)
+
+
+def check_media_type(connection: Connection) -> None:
+    """Raise `ApiError` 415 for a body that is said to be no JSON."""
+    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
+    stated = connection.scope["state"]["headers"].get("content-type", "")
+    if stated != "application/json":
+        media_type = stated.partition(";")[0].strip().lower()
+        if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+            raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
 
 
 def _with_model(body: bytes, model: str) -> bytes:

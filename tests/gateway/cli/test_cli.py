@@ -305,6 +305,8 @@ def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Pa
         (("bench", "core", "--set", "prefill_chunk=many"), "--set takes KNOB=VALUE"),
         (("bench", "core", "--set", "prefil_chunk=64"), "prefil_chunk is no knob"),
         (("bench", "serve", "--output-tokens", "0"), "--output-tokens"),
+        (("bench", "serve", "--catalog", "laptop"), "start `aio serve` with the catalogue"),
+        (("bench", "serve", "--url", "http://127.0.0.1:9"), "warm-up"),
         (("bench", "sweep", "--levels", "1", "2"), "run: python -m benchmarks sweep"),
         (("kv-calc", "--model", "nowhere.gguf"), "nowhere.gguf"),
         (("kv-calc", "--shape", "llama-9"), "known are smollm2-135m"),

@@ -30,7 +30,7 @@ bench = BenchGroup(
     package="gateway.cli.planning.bench",
     commands={
         "core": (".loads:core", "Throughput and latency of the inference core."),
-        "serve": (".loads:serve", "The same over HTTP, or of another server's."),
+        "serve": (".loads:serve", "The same of a running server, over HTTP."),
         "device": (".loads:device", "What the catalogue's cards do, kept next to it."),
         "tiers": (".tiers:tiers", "What each tier gets right, and which are worth their price."),
         "ladder": (

@@ -3,10 +3,7 @@ the same columns; `aio bench device`: what the catalogue's cards do, kept next t
 """
 
 import asyncio
-import contextlib
 import json
-import tempfile
-from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -15,6 +12,7 @@ import msgspec
 from gateway.cli.options import (
     cache_dir_option,
     catalog_option,
+    gone_option,
     json_option,
     machine_options,
     settings_from,
@@ -127,49 +125,26 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
 
 @click.command(cls=ManyNumbers)
 @click.option("--model", default="tier-1", help="What requests ask for.")
-@click.option("--url", help="A server that runs already, plain HTTP.  [launches `aio serve`]")
+@click.option("--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="The server, plain HTTP.  [AIO_URL]")
+@click.option("--key", envvar="AIO_API_KEY", help="An API key of it.  [AIO_API_KEY]")
+@gone_option("--catalog", "start `aio serve` with the catalogue, and measure it by --url")
+@gone_option("--cache-dir", "start `aio serve` with the folder, and measure it by --url")
 @options_of(BenchOptions)
-@catalog_option
-@cache_dir_option
 @json_option
-def serve(
-    model: str, url: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, options: BenchOptions
-) -> None:
-    """Measure streamed completions over HTTP, from a process on the server's CPUs.
+def serve(model: str, url: str, key: str | None, as_json: bool, options: BenchOptions) -> None:
+    """Measure streamed completions of a running server over HTTP, from a process of this machine.
 
     Example: aio bench serve --concurrency 1 8 32 --json
     """
-    with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
-        settings = settings_from(catalog=catalog, cache_dir=cache_dir, data_dir=folder)
-        asyncio.run(_run_over_http(settings, url, model, options, as_json))
+    asyncio.run(_run_over_http(url, model, key, options, as_json))
 
 
-async def _run_over_http(settings: Any, url: str | None, model: str, options: BenchOptions, as_json: bool) -> None:
+async def _run_over_http(url: str, model: str, key: str | None, options: BenchOptions, as_json: bool) -> None:
     from gateway.planning.load_test import row_text, run_bench
     from gateway.planning.load_test.http_target import HttpTarget
 
-    async with _server(settings, url) as address:
-        target = HttpTarget(address, model)
-        async for row in run_bench(target, options, show_progress):
-            row = {"model": model, **row}
-            click.echo(msgspec.json.encode(row) if as_json else row_text(row))
-        await target.close()
-
-
-@contextlib.asynccontextmanager
-async def _server(settings: Any, url: str | None) -> AsyncIterator[str]:
-    from gateway.planning.load_test.http_target import running_server
-    from gateway.runtime.engines.running_engines import running_engines
-    from tiers.catalog.load import load_catalog
-
-    if url is not None:
-        yield url
-        return
-    catalog = load_catalog(settings.catalog)
-    async with (
-        running_server(settings, {"AIO_MONITOR": "false"}) as server,
-        running_engines(catalog, settings.data_path, owned=False) as engines,
-    ):
-        # A server is ready before its engines, and other tiers must not be measured in their place.
-        await engines.ready()
-        yield server.url
+    target = HttpTarget(url, model, key)
+    async for row in run_bench(target, options, show_progress):
+        row = {"model": model, **row}
+        click.echo(msgspec.json.encode(row) if as_json else row_text(row))
+    await target.close()

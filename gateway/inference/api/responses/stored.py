@@ -10,7 +10,7 @@ from litestar.response import Response
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.edge.openapi import describe, endpoint
+from gateway.edge.openapi import describe
 from gateway.inference.api.list_queries import is_id, owned_query
 from gateway.inference.api.responses.stored_responses import StoredResponse, StoredResponses
 from gateway.inference.service import serving_of
@@ -47,7 +47,12 @@ async def show_response(request: HttpRequest, response_id: FromPath[str]) -> Res
     return Response((await _stored(request, response_id)).response, media_type="application/json")
 
 
-@endpoint(delete, "/responses/{response_id:str}", None, ResponseDeleted, "Delete a stored response")
+@delete(
+    "/responses/{response_id:str}",
+    status_code=200,
+    operation_class=describe(None, ResponseDeleted),
+    summary="Delete a stored response",
+)
 async def delete_response(request: HttpRequest, response_id: FromPath[str]) -> Response[Any]:
     """Immediate and permanent. Responses that went on from it stay, but nothing goes on from them any more."""
     store, tenant = StoredResponses(serving_of(request).database), caller_of(request).tenant
@@ -56,7 +61,11 @@ async def delete_response(request: HttpRequest, response_id: FromPath[str]) -> R
     return Response(ResponseDeleted(id=response_id), media_type="application/json")
 
 
-@endpoint(get, "/responses/{response_id:str}/input_items", None, ItemList, "List what a stored response was made of")
+@get(
+    "/responses/{response_id:str}/input_items",
+    operation_class=describe(None, ItemList),
+    summary="List what a stored response was made of",
+)
 async def list_input_items(request: HttpRequest, response_id: FromPath[str]) -> Response[Any]:
     """The items of the request and of the conversation before it, newest first. Query: `after`, `limit` (1 to 100),
     `order` (asc, desc); `include` asks for nothing that is not there."""

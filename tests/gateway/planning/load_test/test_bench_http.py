@@ -32,13 +32,14 @@ class Server:
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.bodies = []
+        self.bodies, self.heads = [], []
         self.connections = 0
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        self.target = HttpTarget(f"http://127.0.0.1:{port}", "tier-1")
+        self.url = f"http://127.0.0.1:{port}"
+        self.target = HttpTarget(self.url, "tier-1")
         return self
 
     async def __aexit__(self, *_):
@@ -52,6 +53,7 @@ class Server:
             while self.answers:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 length = int(head.split("content-length:")[1].split()[0])
+                self.heads.append(head)
                 self.bodies.append(json.loads(await reader.readexactly(length)))
                 if (answer := self.answers.pop(0)) is None:
                     break
@@ -89,6 +91,18 @@ async def test_a_streamed_answer_is_timed_piece_by_piece_and_counted_by_its_usag
             "stream_options": {"include_usage": True},
         }
     ]
+
+
+async def test_a_key_goes_to_the_server_and_no_cached_answer_is_measured():
+    async with Server(WHOLE, WHOLE) as server:
+        await server.ask()
+        target = HttpTarget(server.url, "tier-1", "sk-1")
+        await target.ask(Job("some words", 3), time.perf_counter(), Timing(asked=3))
+        await target.close()
+
+    assert "authorization" not in server.heads[0]
+    assert "authorization: bearer sk-1\r\n" in server.heads[1]
+    assert all("x-aio-cache: off\r\n" in head for head in server.heads)
 
 
 async def test_events_may_be_cut_anywhere_and_those_without_text_are_no_pieces():
