@@ -218,8 +218,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Most of a replica's maximum rate to use."""
     spare: Annotated[Whole, Meta(extra={"show_default": False})] = 0
     """Spare replicas."""
-    knobs: Annotated[str, Meta(title="NAME")] | None = msgspec.field(name="profile", default=None)
-    """throughput, latency, tail or cost, instead of the objectives."""
+    knobs: Literal["throughput", "latency", "tail", "cost"] | None = msgspec.field(name="profile", default=None)
+    """Plan for a set of live knobs and its objectives."""
     simulate: Annotated[int, Meta(ge=100, title="REQUESTS")] | None = None
     """Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99."""
 
@@ -229,7 +229,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 @json_option
 def plan(options: PlanOptions, as_json: bool) -> None:
     """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
-    from gateway.planning.capacity.capacity import Objectives, cheapest, knob_profile
+    from gateway.planning.capacity.capacity import KNOB_OBJECTIVES, Objectives, cheapest, with_knobs
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.capacity.workload import Workload, per_second, read_trace, trace_workload
 
@@ -258,9 +258,8 @@ def plan(options: PlanOptions, as_json: bool) -> None:
         most_busy=options.busy,
         spare=options.spare,
     )
-    if options.knobs is not None:
-        chosen = knob_profile(options.knobs)
-        candidates, wanted = [chosen.applied(each) for each in candidates], chosen.objectives
+    if (knobs := options.knobs) is not None:
+        candidates, wanted = [with_knobs(each, knobs) for each in candidates], KNOB_OBJECTIVES[knobs]
     found = cheapest(candidates, load, wanted)
     simulated = None
     if options.simulate is not None:

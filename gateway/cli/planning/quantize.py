@@ -14,6 +14,7 @@ from gateway.cli.options import (
     cache_dir_option,
     catalog_option,
     echo_answer,
+    gone_option,
     json_option,
     settings_from,
     staged_progress,
@@ -38,7 +39,7 @@ _OPTIONS = {
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path))
 @click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="Quantisation method.")
-@click.option("--bits", type=click.Choice(["4", "8"]), help="Bits per weight; the method decides, this only checks.")
+@gone_option("--bits", "the method decides: int8 and fp8 have 8 bits, the others 4")
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the largest that fits]")
 @click.option("--symmetric/--asymmetric", default=None, help="Zero points of 8, or of each group.  [asymmetric]")
 @click.option("--act-order/--no-act-order", default=None, help="gptq: most active inputs first.  [act-order]")
@@ -64,7 +65,6 @@ def quantize(
     source: str,
     destination: Path,
     method: str,
-    bits: str | None,
     calibration: tuple[Path, ...],
     samples: int | None,
     window: int,
@@ -85,9 +85,6 @@ def quantize(
     Compare the result with SOURCE by `aio quality compare`.
     """
     chosen = _method(method, {name: value for name, value in options.items() if value is not None})
-    expected = "8" if method in ("int8", "fp8") else "4"
-    if bits is not None and bits != expected:
-        raise click.UsageError(f"--bits {bits}: {method} weights have {expected} bits")
     import torch
 
     from inference_core.loaders.hub_model import resolve_model_path

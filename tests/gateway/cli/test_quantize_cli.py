@@ -52,7 +52,7 @@ def test_options_of_another_method_and_unknown_bounds_are_refused(model: Path, t
     assert foreign.exit_code == 2
     assert "--group-size: not for fp8, which accepts --scales" in foreign.output
     bits = aio("quantize", str(model), str(tmp_path / "made"), "--method", "awq", "--bits", "8")
-    assert "awq weights have 4 bits" in bits.output
+    assert "--bits is gone: the method decides" in bits.output
     bound = aio("quality", "compare", str(model), str(model), "--limit", "chat.speed=1")
     assert "expected USE.NAME=VALUE" in bound.output
     exists = aio("quantize", str(model), str(tmp_path), "--method", "fp8")

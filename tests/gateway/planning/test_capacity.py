@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.planning.capacity.capacity import (
-    KNOB_PROFILES,
+    KNOB_OBJECTIVES,
     Objectives,
     best_operation,
     cheapest,
-    knob_profile,
     operation,
     plan,
+    with_knobs,
 )
 from gateway.planning.capacity.replica_profile import profiles, replica_profile
 from gateway.planning.capacity.workload import Arrival, PlanError, Workload, per_second, trace_workload
+from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES
 from tests.gateway.planning.source_loads import TIERS, VOICE, daily, edge_nodes, voice_rows
 from tiers.catalog.load import load_catalog
 
@@ -154,7 +155,8 @@ def test_ten_thousand_replicas_are_planned():
 def test_the_knob_profiles_trade_replicas_for_latency():
     seventy = replica_profile("llama-3.3-70b/fp8/8xh100")
     load = Workload(rate=10_000, prompt_tokens=500, output_tokens=50)
-    plans = {name: plan(knob.applied(seventy), load, knob.objectives) for name, knob in KNOB_PROFILES.items()}
+    plans = {name: plan(with_knobs(seventy, name), load, wanted) for name, wanted in KNOB_OBJECTIVES.items()}
+    assert plans.keys() == PROFILES.keys() - {CATALOGUE}
     assert plans["throughput"].replicas <= plans["cost"].replicas < plans["latency"].replicas < plans["tail"].replicas
     assert plans["tail"].each.itl_s < plans["throughput"].each.itl_s
 
@@ -183,7 +185,6 @@ def test_a_trace_is_planned_for_its_busy_windows():
         lambda: Workload(rate=1, prompt_tokens=1, output_tokens=1, cached_share=1),
         lambda: Objectives(ttft_s=0),
         lambda: Objectives(quantile=1),
-        lambda: knob_profile("best"),
         lambda: replica_profile("gpt-5/fp8/h100"),
         lambda: replica_profile("llama-3.3-70b/bfloat16/l4"),
         lambda: plan(replica_profile(L4), VOICE, Objectives(itl_s=0.001)),
