@@ -57,10 +57,10 @@ async def _checked(
     tier: Tier, schemas: _Schemas, n: int, deltas: AsyncGenerator[Delta, None]
 ) -> AsyncGenerator[Delta, None]:
     # Most requests have nothing to check.
-    from inference_core.grammar.answer_checks import own_checks
+    from inference_core.grammar.remote import own_child
 
-    checks = own_checks()
-    await asyncio.to_thread(checks.start)  # it gets ready while the tier answers
+    child = own_child()
+    await asyncio.to_thread(child.start)  # it gets ready while the tier answers
     choices = [CollectedChoice() for _ in range(n)]
     async with aclosing(deltas):
         async for delta in deltas:
@@ -69,7 +69,7 @@ async def _checked(
                 choice.take(delta)
                 if delta.finish_reason in ("stop", "tool_calls") and (parts := schemas.of(choice)):
                     pairs = [(schema, text) for _, schema, text in parts]
-                    wrong = await asyncio.to_thread(checks.error, pairs)
+                    wrong = await asyncio.to_thread(child.invalid, pairs)
                     if wrong is not None:
                         place, why = wrong
                         raise InvalidAnswerError(

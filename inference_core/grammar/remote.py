@@ -1,4 +1,4 @@
-"""The client side of grammars' processes, in the serving process: starts their server, compiles there, asks for masks.
+"""The client side of grammars' processes, in the serving process: starts the child, compiles there, asks for masks.
 
 The grammar library does not run in the serving process. Some of its calls hold the interpreter lock throughout, and a
 grammar of fifty characters can make one take 13 s and a gigabyte of memory in the middle of an answer
@@ -23,15 +23,18 @@ from itertools import count
 from weakref import ReferenceType, WeakSet, ref
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidEndError, InvalidRequestError
-from inference_core.grammar.limits import Limits
+from inference_core.grammar.limits import LIMITS, Limits
 from inference_core.grammar.vocabulary import Vocabulary as Tokeniser
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.grammar.wire import (
+    CHECK,
     VOCABULARY,
     WORKER,
     Answer,
     Answers,
     Channel,
+    Check,
+    Checked,
     Compiled,
     Encode,
     Encoded,
@@ -53,13 +56,14 @@ from inference_core.protocol import Grammar
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = (sys.executable, "-m", "inference_core.grammar.server")
+PROGRAM = (sys.executable, "-m", "inference_core.grammar.child")
 # Time to start Python, load the library, and build the largest tries on a busy machine.
 _START_SECONDS = 60.0
+_TOO_COSTLY = "it cannot be checked within the limits of time and memory"
 
 
 class KnownTokens:
-    """A model's tokens as sent to a server, and their tokeniser."""
+    """A model's tokens as sent to the child, and their tokeniser."""
 
     def __init__(self, tokeniser: Tokeniser, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.tokeniser = tokeniser
@@ -71,8 +75,8 @@ class KnownTokens:
         return packed(Vocabulary(number, self._tokens, self._eos_token_ids))
 
 
-class GrammarServer:
-    """The grammar server, started when first needed and restarted after its end. Thread-safe.
+class GrammarChild:
+    """The child that forks grammars' processes, started when first needed and replaced after its end. Thread-safe.
 
     It ends with this process, even after a crash, since it detects the end of its control socket.
     """
@@ -89,6 +93,12 @@ class GrammarServer:
     def process_id(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    def start(self) -> None:
+        """Start the child if it was never started, without waiting until it is ready."""
+        if self._process is None:
+            with self._lock, suppress(OSError, subprocess.SubprocessError):
+                self._require()
+
     def start_worker(self, tokens: KnownTokens, grammar: Grammar, limits: Limits) -> Channel:
         """A channel to a new process for `grammar`. Raises `GrammarServerError`."""
         try:
@@ -96,7 +106,7 @@ class GrammarServer:
                 number = self._loaded(tokens)
                 channel, self._spare = self._spare, None
                 if channel is None or not channel.is_silent:
-                    channel = self._handed_over(WORKER)
+                    channel = handed_over(self._require(), WORKER)
             channel.send(Start(number, grammar, limits))
         except (EOFError, OSError, subprocess.SubprocessError) as error:
             reason = f"grammars cannot be compiled at the moment: their process does not start: {error}"
@@ -111,10 +121,30 @@ class GrammarServer:
         """Start a process for the next grammar, so that it compiles sooner."""
         with self._lock, suppress(OSError):
             if self._spare is None and self._control is not None:
-                self._spare = self._handed_over(WORKER)
+                self._spare = handed_over(self._control, WORKER)
+
+    def invalid(self, pairs: Sequence[tuple[str, str]], limits: Limits = LIMITS) -> tuple[int, str] | None:
+        """Validate finished texts against JSON schemas, given as pairs of schema and text, in a new process; blocks.
+
+        Returns the place of a text that is not valid, or that could not be checked, and why; None if all are valid.
+        """
+        try:
+            with self._lock:
+                channel = handed_over(self._require(), CHECK)
+            channel.send(Check(list(pairs), limits))
+            answer = channel.receive(time.monotonic() + _START_SECONDS + 10 * limits.check_seconds)
+        except TimeoutError:
+            return 0, "it cannot be checked: the machine is too busy"
+        except (OSError, subprocess.SubprocessError) as error:
+            return 0, f"it cannot be checked: no process for it starts ({error})"
+        except EOFError:
+            return 0, _TOO_COSTLY
+        if not isinstance(answer, Checked):
+            return 0, _TOO_COSTLY
+        return None if answer.error is None else (answer.place, answer.error)
 
     def close(self) -> None:
-        """End the server and all that it started."""
+        """End the child and all that it started."""
         process = self._process
         if process is not None:  # before the lock, whose holder may be waiting for the process
             with suppress(ProcessLookupError, PermissionError):
@@ -123,15 +153,20 @@ class GrammarServer:
         with self._lock:
             self._forget()
 
-    def _loaded(self, tokens: KnownTokens) -> int:
-        """Load a vocabulary in the server if needed. Returns its number."""
-        if self._process is None or self._process.poll() is not None:
-            self._forget()  # processes of an earlier server end with their grammars
+    def _require(self) -> socket.socket:
+        """The control socket of a running child."""
+        if self._control is None or self._process is None or self._process.poll() is not None:
+            self._forget()  # processes of an earlier child end with their grammars
             self._control, self._process = launched(PROGRAM)
+        return self._control
+
+    def _loaded(self, tokens: KnownTokens) -> int:
+        """Load a vocabulary in the child if needed. Returns its number."""
+        control = self._require()
         number = self._numbers.get(tokens.digest)
         if number is None:
             number = len(self._numbers)
-            channel = self._handed_over(VOCABULARY)
+            channel = handed_over(control, VOCABULARY)
             channel.send(tokens.message(number))
             answer = channel.receive(time.monotonic() + _START_SECONDS)
             channel.close()
@@ -140,10 +175,6 @@ class GrammarServer:
             self._numbers[tokens.digest] = number
             self._spare = None  # it was forked before this vocabulary was loaded
         return number
-
-    def _handed_over(self, kind: bytes) -> Channel:
-        assert self._control is not None
-        return handed_over(self._control, kind)
 
     def _forget(self) -> None:
         self._numbers.clear()
@@ -154,15 +185,15 @@ class GrammarServer:
 
 
 @cache
-def _server_of(process_id: int) -> GrammarServer:
-    server = GrammarServer()
-    atexit.register(server.close)
-    return server
+def _child_of(process_id: int) -> GrammarChild:
+    child = GrammarChild()
+    atexit.register(child.close)
+    return child
 
 
-def own_server() -> GrammarServer:
-    """This process's grammar server, shared by its cores."""
-    return _server_of(os.getpid())
+def own_child() -> GrammarChild:
+    """This process's child, shared by its cores and by the checks of finished answers."""
+    return _child_of(os.getpid())
 
 
 # In the message of a limit that all matchers of a grammar spend together: its process can follow no further answer.

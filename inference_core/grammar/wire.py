@@ -1,7 +1,8 @@
-"""Messages between a serving process, its grammar server and the grammars' processes, over Unix sockets.
+"""Messages between a serving process, its child and the processes that the child forks, over Unix sockets.
 
-The server's control socket carries single bytes, each with a socket: `VOCABULARY` with one over which a `Vocabulary`
-follows, `WORKER` with one for a new process, which receives a `Start` over it.
+The child's control socket carries single bytes, each with a socket. Over the socket of a `VOCABULARY` the child itself
+receives a `Vocabulary`; those of a `WORKER` and a `CHECK` belong to a new process, which receives a `Start` or a
+`Check`.
 """
 
 import os
@@ -18,7 +19,7 @@ import msgspec
 from inference_core.grammar.limits import Limits
 from inference_core.protocol import Grammar
 
-VOCABULARY, WORKER = b"v", b"w"
+VOCABULARY, WORKER, CHECK = b"v", b"w", b"c"
 _HEAD = struct.Struct("<I")
 _PIECE_BYTES = 1 << 16
 

@@ -7,7 +7,8 @@ most the limit of one. Idle processes stay until their slot or memory is needed.
 
 import logging
 import threading
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from inference_core.grammar.limits import (
     Limits,
     check_length,
 )
-from inference_core.grammar.remote import GrammarHandle, GrammarServer, GrammarWorker, KnownTokens, own_server
+from inference_core.grammar.remote import GrammarChild, GrammarHandle, GrammarWorker, KnownTokens, own_child
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import AddRequest, Grammar, ModelInfo
@@ -50,9 +51,10 @@ class _Job:
     info: ModelInfo
     tenant: str
     futures: list[Future[MatcherFactory]] = field(default_factory=list)
-    worker: GrammarWorker | None = None
-    """Its process, once started."""
-    is_cancelled: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        return not all(future.cancelled() for future in self.futures)
 
 
 class GrammarWorkers:
@@ -64,20 +66,23 @@ class GrammarWorkers:
         eos_token_ids: dict[str, tuple[int, ...]],
         *,
         limits: Limits = LIMITS,
-        server: GrammarServer | None = None,
+        child: GrammarChild | None = None,
     ) -> None:
-        """`server`: by default this process's own."""
+        """`child`: by default this process's own."""
         self._vocabulary_of = vocabulary_of
         self._eos_token_ids = eos_token_ids
         self._limits = limits
-        self._server = server
+        self._child = child
         self._tokens: dict[str, KnownTokens] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._compiling: _Job | None = None
-        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant, the next one to be served first
+        self._waiting: list[_Job] = []
+        self._turns: dict[str, int] = {}
+        """When a tenant was last served, while any waits."""
+        self._compiling: tuple[_Job, GrammarWorker | None] | None = None
         # By key the tenant that requested it and the process, least recently used first.
         self._workers: OrderedDict[Key, tuple[str, GrammarWorker]] = OrderedDict()
+        self._is_closed = False
 
     @property
     def has_processes(self) -> bool:
@@ -87,37 +92,28 @@ class GrammarWorkers:
     def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MatcherFactory]:
         """Compile a grammar; the future is done at once if it is known, and fails as `GrammarWorker.compile` does.
 
-        Raises `InvalidRequestError` for a grammar that is too long, `QueueFullError` if too many of the tenant's
-        grammars wait, `GrammarServerError`.
+        A grammar whose futures are all cancelled before its turn is not compiled. Raises `InvalidRequestError` for a
+        grammar that is too long, `QueueFullError` if too many of the tenant's grammars wait, `GrammarServerError`.
         """
         key = (info.name, grammar)
         future: Future[MatcherFactory] = Future()
         check_length(grammar)
-        with self._changed:
+        with self._lock:
             known = self._find(key)
             if known is not None:
                 future.set_result(known)
                 return future
-            job = next((job for job in self._jobs() if job.key == key), None)
+            jobs = [*self._waiting, *(() if self._compiling is None else self._compiling[:1])]
+            job = next((job for job in jobs if job.key == key), None)
             if job is None:
                 job = _Job(key, info, tenant)
                 self._enqueue(job)
             job.futures.append(future)
         return future
 
-    def cancel(self, future: Future[MatcherFactory]) -> None:
-        """Stop waiting for a future; if no other future needs the grammar, stop compiling it."""
-        with self._changed:
-            for job in self._jobs():
-                if future in job.futures:
-                    job.futures.remove(future)
-                    if not job.futures:
-                        self._drop(job)
-        future.cancel()
-
     def bound_memory(self) -> None:
         """End processes while their memory exceeds the limit: idle ones first, then the largest."""
-        with self._changed:
+        with self._lock:
             while sum(worker.memory_bytes for _, worker in self._workers.values()) > MAX_MEMORY_BYTES:
                 if not self._evict():
                     key = max(self._workers, key=lambda key: self._workers[key][1].memory_bytes)
@@ -127,12 +123,18 @@ class GrammarWorkers:
                     worker.give_up(InvalidRequestError(reason, param))
 
     def close(self) -> None:
-        """Stop compiling and end all processes, without waiting."""
-        with self._changed:
-            for job in self._jobs():
+        """Stop compiling and close all processes, without waiting."""
+        with self._lock:
+            self._is_closed = True
+            for job in self._waiting:
                 for future in job.futures:
                     future.cancel()
-                self._drop(job)
+            if self._compiling is not None:
+                job, worker = self._compiling
+                for future in job.futures:
+                    future.cancel()
+                if worker is not None:
+                    worker.close()
             for _, worker in self._workers.values():
                 worker.close()
             self._workers.clear()
@@ -156,34 +158,40 @@ class GrammarWorkers:
                 self._resolve(job, worker)
 
     def _next(self) -> _Job | None:
-        with self._changed:
-            while self._waiting:
-                tenant = next(filter(self._has_room, self._waiting), None)
+        """The next grammar of the tenant that was served longest ago and has room; None if none waits."""
+        while True:
+            with self._lock:
+                self._waiting = [job for job in self._waiting if job.is_wanted]
+                if not self._waiting:
+                    self._turns.clear()
+                    self._thread = None
+                    return None
+                tenants = dict.fromkeys(job.tenant for job in self._waiting)
+                turns = sorted(tenants, key=lambda tenant: self._turns.get(tenant, 0))
+                tenant = next(filter(self._has_room, turns), None)
                 if tenant is not None:
-                    queue = self._waiting.pop(tenant)
-                    self._compiling = queue.popleft()
-                    if queue:
-                        self._waiting[tenant] = queue  # after all others
-                    return self._compiling
-                self._changed.wait(_POLL_SECONDS)
-            self._thread = None
-            return None
+                    job = next(job for job in self._waiting if job.tenant == tenant)
+                    self._turns[tenant] = 1 + max(self._turns.values(), default=0)
+                    self._waiting.remove(job)
+                    self._compiling = (job, None)
+                    return job
+            time.sleep(_POLL_SECONDS)
 
     def _compiled(self, job: _Job) -> GrammarWorker:
         tokens = self._tokens.get(job.info.name)
         if tokens is None:
             tokens = self._tokens[job.info.name] = self._tokens_of(job.info, job.key[1])
-        server = self._server or own_server()
-        channel = server.start_worker(tokens, job.key[1], self._limits)
+        child = self._child or own_child()
+        channel = child.start_worker(tokens, job.key[1], self._limits)
         worker = GrammarWorker(channel, tokens.tokeniser, job.key[1], self._limits)
-        with self._changed:
-            job.worker = worker
-            if job.is_cancelled:
+        with self._lock:
+            self._compiling = (job, worker)
+            if self._is_closed:
                 worker.close()
         try:
             worker.compile()
         finally:
-            server.keep_spare()
+            child.keep_spare()
         return worker
 
     def _tokens_of(self, info: ModelInfo, grammar: Grammar) -> KnownTokens:
@@ -200,13 +208,13 @@ class GrammarWorkers:
         return KnownTokens(self._vocabulary_of(info), info.vocab_size, ends)
 
     def _resolve(self, job: _Job, result: GrammarWorker | CoreError) -> None:
-        with self._changed:
+        with self._lock:
             self._compiling = None
-            if isinstance(result, GrammarWorker):
-                if job.is_cancelled:
-                    return
+            if isinstance(result, GrammarWorker) and not self._is_closed:
                 self._workers[job.key] = (job.tenant, result)
             for future in job.futures:
+                if not future.set_running_or_notify_cancel():
+                    continue
                 if isinstance(result, GrammarWorker):
                     future.set_result(GrammarHandle(result, job.key[1]))
                 else:
@@ -225,9 +233,9 @@ class GrammarWorkers:
         return GrammarHandle(worker, key[1])
 
     def _enqueue(self, job: _Job) -> None:
-        queue = self._waiting.get(job.tenant, deque())
-        if len(queue) >= MAX_WAITING_PER_TENANT:
-            raise QueueFullError(f"{len(queue)} grammars of this tenant already wait to be compiled; try later")
+        waiting = sum(other.tenant == job.tenant and other.is_wanted for other in self._waiting)
+        if waiting >= MAX_WAITING_PER_TENANT:
+            raise QueueFullError(f"{waiting} grammars of this tenant already wait to be compiled; try later")
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="aio-grammars", daemon=True)
             try:
@@ -235,25 +243,7 @@ class GrammarWorkers:
             except RuntimeError as error:
                 raise GrammarServerError(f"grammars cannot be compiled at the moment: {error}") from error
             self._thread = thread
-        queue.append(job)
-        self._waiting[job.tenant] = queue
-
-    def _jobs(self) -> list[_Job]:
-        """The waiting jobs and the running one, unless it was cancelled."""
-        waiting = [job for queue in self._waiting.values() for job in queue]
-        compiling = self._compiling
-        return waiting if compiling is None or compiling.is_cancelled else [compiling, *waiting]
-
-    def _drop(self, job: _Job) -> None:
-        job.is_cancelled = True
-        job.futures.clear()
-        if job.worker is not None:
-            job.worker.close()
-        queue = self._waiting.get(job.tenant)
-        if queue is not None and job in queue:
-            queue.remove(job)
-            if not queue:
-                del self._waiting[job.tenant]
+        self._waiting.append(job)
 
     def _has_room(self, tenant: str) -> bool:
         """Whether another process may be started for `tenant`, possibly after evicting an idle one."""
@@ -328,7 +318,7 @@ class GrammarAdmission:
         if index is not None:
             self._waiting[request_id].aborted.append(index)
         else:
-            self._workers.cancel(self._waiting.pop(request_id).matchers)
+            self._waiting.pop(request_id).matchers.cancel()
 
     def close(self) -> None:
         """Stop compiling and end all grammar processes, without waiting."""

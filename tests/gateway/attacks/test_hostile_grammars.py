@@ -34,8 +34,7 @@ pytestmark = [
 
 ANN, EVE = "test-ann-04272877403c4726d5042cd47d8c191d", "test-eve-71827e08bcceec4c128dea98548c3c5d"
 MESSAGES = [{"role": "user", "content": "Say something."}]
-SERVER = "inference_core.grammar.server"
-CHECKS = "inference_core.grammar.check_server"
+CHILD = "inference_core.grammar.child"
 SCHEMA = "response_format.json_schema.schema"
 # At its own low priority the two seconds of a compilation would take minutes on a busy machine.
 PATIENT = """
@@ -55,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def aio(data: Path, module_served: Serve) -> ServedProcess:
     environment = {"AIO_API_KEYS": f"ann={ANN},eve={EVE}"} | run_at_start(data / "patient", PATIENT)
     process = module_served(data=data, environment=environment)
-    # Each request may take as long as a compilation; the first one also starts the grammar server.
+    # Each request may take as long as a compilation; the first one also starts the child.
     assert ask(process, ANN, choice("yes", "no")).status_code == 200
     return process
 
@@ -156,8 +155,7 @@ def test_a_hostile_grammar_is_a_400_that_names_its_field_and_the_process_lives_o
 def test_the_serving_processes_do_not_load_the_grammar_library(aio: ServedProcess) -> None:
     with_it = [each for each in family(aio.process.pid) if "llguidance" in Path(f"/proc/{each}/maps").read_text()]
     assert set(with_it) & set(grammars_of(aio))
-    # Grammars are compiled and followed in one kind of process, and finished answers checked in another.
-    assert all(SERVER in command(each) or CHECKS in command(each) for each in with_it)
+    assert all(CHILD in command(each) for each in with_it)
 
 
 def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProcess) -> None:
@@ -176,7 +174,7 @@ def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProc
 
 def grammars_of(aio: ServedProcess) -> list[int]:
     """The processes that compile or follow a grammar."""
-    return [process for each in family(aio.process.pid) if SERVER in command(each) for process in children(each)]
+    return [process for each in family(aio.process.pid) if CHILD in command(each) for process in children(each)]
 
 
 def one_is_busy(aio: ServedProcess) -> bool:

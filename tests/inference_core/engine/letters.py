@@ -3,8 +3,7 @@
 from concurrent.futures import Future
 
 from inference_core.engine.core import Core
-from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.server import trie_of
+from inference_core.grammar.compiler import GrammarCompiler, trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.protocol import Grammar, ModelInfo
 from inference_core.step_plan import Matcher, MatcherFactory

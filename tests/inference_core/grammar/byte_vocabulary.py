@@ -2,8 +2,7 @@
 
 from llguidance import LLTokenizer
 
-from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.server import trie_of
+from inference_core.grammar.compiler import GrammarCompiler, trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 
 LONGER = [

@@ -8,28 +8,31 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_core.grammar.answer_checks import AnswerChecks
 from inference_core.grammar.limits import Limits
+from inference_core.grammar.remote import GrammarChild
 
 AGE = json.dumps({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]})
 # A lookahead needs an engine that backtracks; this text takes it longer than anybody waits.
 ENDLESS = json.dumps({"type": "string", "pattern": "^(?=a)(a+)+$"})
 
 
+LIMITS = Limits(check_seconds=0.2)
+
+
 @pytest.fixture
-def checks() -> Iterator[AnswerChecks]:
-    made = AnswerChecks(Limits(check_seconds=0.2))
+def child() -> Iterator[GrammarChild]:
+    made = GrammarChild()
     yield made
     made.close()
 
 
-def test_texts_that_hold_have_no_error(checks: AnswerChecks) -> None:
-    assert checks.error([(AGE, '{"age": 3}'), ('{"const": 12345678901234567890}', "12345678901234567890")]) is None
+def test_texts_that_hold_have_no_error(child: GrammarChild) -> None:
+    assert child.invalid([(AGE, '{"age": 3}'), ('{"const": 12345678901234567890}', "12345678901234567890")]) is None
 
 
-def test_the_first_text_that_does_not_hold_is_named_with_its_keyword(checks: AnswerChecks) -> None:
-    assert checks.error([(AGE, '{"age": 3}'), (AGE, "{}")]) == (1, "$ does not hold for the keyword 'required'")
-    assert checks.error([(AGE, '{"age": 3')]) == (
+def test_the_first_text_that_does_not_hold_is_named_with_its_keyword(child: GrammarChild) -> None:
+    assert child.invalid([(AGE, '{"age": 3}'), (AGE, "{}")]) == (1, "$ does not hold for the keyword 'required'")
+    assert child.invalid([(AGE, '{"age": 3')]) == (
         0,
         "it is no JSON: Expecting ',' delimiter: line 1 column 10 (char 9)",
     )
@@ -44,26 +47,26 @@ def test_the_first_text_that_does_not_hold_is_named_with_its_keyword(checks: Ans
         ("[]", "cannot be checked"),
     ],
 )
-def test_what_cannot_be_checked_is_an_error(checks: AnswerChecks, schema: str, said: str) -> None:
-    wrong = checks.error([(schema, json.dumps("a" * 40 + "!"))])
+def test_what_cannot_be_checked_is_an_error(child: GrammarChild, schema: str, said: str) -> None:
+    wrong = child.invalid([(schema, json.dumps("a" * 40 + "!"))], LIMITS)
     assert wrong is not None
     assert said in wrong[1]
 
 
-def test_a_server_that_has_ended_is_started_again(checks: AnswerChecks) -> None:
-    assert checks.error([(AGE, '{"age": 3}')]) is None
-    process = checks._process
+def test_a_child_that_has_ended_is_started_again(child: GrammarChild) -> None:
+    assert child.invalid([(AGE, '{"age": 3}')]) is None
+    process = child._process
     assert process is not None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert checks.error([(AGE, '{"age": 3}')]) is None
+    assert child.invalid([(AGE, '{"age": 3}')]) is None
 
 
 def test_a_gateway_without_the_grammar_library_checks_as_well() -> None:
     program = """
 import sys
 sys.modules["llguidance"] = None
-from inference_core.grammar.check_server import AnswerValidator
+from inference_core.grammar.child import AnswerValidator
 for pattern in ("^[^,]+$", "^(?<first>[^,]+)$"):
     validator = AnswerValidator(f'{{"type": "string", "pattern": "{pattern}"}}')
     print(validator.error('"ab"'), validator.error('"a,b"'))

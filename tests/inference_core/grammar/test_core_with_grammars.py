@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from inference_core.engine.core import Core
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.limits import Limits
-from inference_core.grammar.remote import RemoteMatcher, own_server
+from inference_core.grammar.remote import RemoteMatcher
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
 from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary
-from tests.inference_core.grammar.hostile_grammars import LATE, as_text, intersection
+from tests.inference_core.grammar.hostile_grammars import LATE
 from tests.inference_core.hash_model import GREEDY, HashModelRunner
-from tests.polling import until
-from tests.process_tree import children, cpu_seconds, lives
 
 VOCABULARY = ByteVocabulary()
 SLAB_BYTES, BLOCK = 1024, 4
@@ -204,33 +201,6 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled_whole_or_by_choi
     assert ("gone", 0) not in world.ends
     assert world.ends["half", 1].finish_reason == "abort"
     assert world.ends["half", 0].finish_reason in ("stop", "length")
-
-
-@pytest.mark.parametrize("how", ["abort", "close"])
-def test_what_is_not_waited_for_any_more_is_not_compiled_to_its_end(how: str) -> None:
-    world = World()
-    world.core._grammars._workers._limits = Limits(
-        compile_seconds=1000, compile_wait_seconds=1000, memory_bytes=1 << 40
-    )
-    costly = Grammar(kind="json_schema", text=as_text(intersection(20)))
-    server, used = own_server(), {}
-    if server.process_id is not None:
-        used = {process: cpu_seconds(process) for process in children(server.process_id)}
-
-    def busy_ones() -> list[int]:
-        now = [] if server.process_id is None else children(server.process_id)
-        return [process for process in now if cpu_seconds(process) - used.get(process, 0.0) > 0.3]
-
-    world.add("costly", bound(1, grammar=costly))
-    until(busy_ones)
-    (busy,) = busy_ones()
-    if how == "abort":
-        assert world.core.abort("costly") == []
-        world.add("next", bound(2))
-        world.drain()
-    else:
-        world.core.close()
-    until(lambda: not lives(busy))
 
 
 def test_a_grammar_that_turns_hostile_later_ends_its_own_answer_as_the_callers_fault() -> None:

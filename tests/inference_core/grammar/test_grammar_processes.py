@@ -1,4 +1,4 @@
-"""A grammar that breaks its process does not affect the serving process, the server or other grammars."""
+"""A grammar that breaks its process does not affect the serving process, its child or other grammars."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ import pytest
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import NICENESS, Limits
-from inference_core.grammar.remote import GrammarServer
+from inference_core.grammar.remote import GrammarChild
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
 from inference_core.step_plan import Matcher, MatcherFactory
@@ -43,23 +43,23 @@ QUICK = Limits(compile_seconds=0.5, burst_seconds=0.1, answer_seconds=120, compi
 
 
 class Grammars:
-    """Processes of one server."""
+    """Processes of one child."""
 
     def __init__(self, limits: Limits = QUICK) -> None:
-        self.server = GrammarServer()
-        self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, limits=limits, server=self.server)
+        self.child = GrammarChild()
+        self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, limits=limits, child=self.child)
 
     def compiled(self, grammar: Grammar) -> MatcherFactory:
         return self.workers.compile(INFO, grammar, "").result()
 
     def close(self) -> None:
         self.workers.close()
-        self.server.close()
+        self.child.close()
 
     @property
     def processes(self) -> list[int]:
         """Of grammars, by their ids."""
-        return [] if self.server.process_id is None else children(self.server.process_id)
+        return [] if self.child.process_id is None else children(self.child.process_id)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ DEEP, SLOW, LARGE = "too deeply nested to compile", "takes longer than 0.5 s to 
 def test_a_hostile_grammar_is_refused_by_its_field_and_nothing_else_is_touched(
     grammars: Grammars, hostile: Grammar, reason: str
 ) -> None:
-    server, standing = grammars.server.process_id, grammars.compiled(FINE)()
+    child, standing = grammars.child.process_id, grammars.compiled(FINE)()
     with pytest.raises(InvalidRequestError, match=reason) as caught:
         grammars.compiled(hostile)
     assert caught.value.param == "the.field"
-    assert grammars.server.process_id == server
+    assert grammars.child.process_id == child
     assert standing.failure is None
     assert allowed(standing) == {ord("a")} | {token for token in allowed(standing) if token >= 256}
 
@@ -161,15 +161,9 @@ def test_compiling_takes_no_time_of_the_serving_process(grammars: Grammars) -> N
     assert time.process_time() - before < 0.4  # of the 0.5 s that it took elsewhere
 
 
-def test_a_compilation_that_is_given_up_is_ended_at_once(grammars: Grammars) -> None:
-    patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000))
-    future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
-    until(lambda: patient.processes)
-    started = patient.processes
-    patient.workers.cancel(future)
-    until(lambda: not any(lives(process) for process in started))
-    assert patient.compiled(FINE)
-    patient.close()
+def test_a_compilation_that_is_given_up_ends_at_its_limit_and_the_next_one_begins(grammars: Grammars) -> None:
+    grammars.workers.compile(INFO, grammar("json_schema", as_text(many_properties(4800))), "").cancel()
+    assert grammars.compiled(grammar("regex", "after it"))
 
 
 def niceness(process: int) -> set[int]:
@@ -180,25 +174,25 @@ def niceness(process: int) -> set[int]:
 
 def test_a_grammar_is_compiled_at_a_low_priority_and_followed_at_the_usual_one() -> None:
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000))
-    future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
+    patient, calm = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000)), Grammars()
+    patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
     until(lambda: any(min(usual + NICENESS, 19) in niceness(process) for process in patient.processes))
     # Priorities are compared within a session.
     assert {os.getsid(process) for process in patient.processes} == {os.getsid(0)}
-    patient.workers.cancel(future)
-    assert allowed(patient.compiled(FINE)())
-    until(lambda: {own for one in patient.processes for own in niceness(one)} == {usual})
     patient.close()
+    assert allowed(calm.compiled(FINE)())
+    until(lambda: {own for one in calm.processes for own in niceness(one)} == {usual})
+    calm.close()
 
 
 def test_closing_waits_for_no_compilation() -> None:
     patient = Grammars(Limits(compile_seconds=1000, compile_wait_seconds=1000, memory_bytes=1 << 40))
-    patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
+    future = patient.workers.compile(INFO, grammar("lark", gbnf_chain(4900)), "")
     until(lambda: patient.processes)
     started = patient.processes
-    patient.workers.close()
+    patient.close()
+    assert future.cancelled()
     until(lambda: not any(lives(process) for process in started))
-    patient.server.close()
 
 
 def test_processes_end_with_the_serving_process_however_it_ends() -> None:
@@ -207,7 +201,7 @@ import os, signal, sys
 from tests.inference_core.grammar.test_grammar_processes import FINE, Grammars
 grammars = Grammars()
 make = grammars.compiled(FINE)
-print(grammars.server.process_id, *grammars.processes, flush=True)
+print(grammars.child.process_id, *grammars.processes, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
@@ -217,22 +211,22 @@ os.kill(os.getpid(), signal.SIGKILL)
     until(lambda: not any(lives(number) for number in started))
 
 
-def test_a_server_that_is_gone_is_started_again_and_running_grammars_outlive_it() -> None:
+def test_a_child_that_is_gone_is_started_again_and_running_grammars_outlive_it() -> None:
     grammars = Grammars()
     running = grammars.compiled(FINE)()
-    first = grammars.server.process_id
+    first = grammars.child.process_id
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    until(lambda: grammars.server._process is None or grammars.server._process.poll() is not None)
+    until(lambda: grammars.child._process is None or grammars.child._process.poll() is not None)
     assert grammars.compiled(grammar("regex", "other"))
-    assert grammars.server.process_id != first
+    assert grammars.child.process_id != first
     assert ord("a") in allowed(running)
     grammars.close()
 
 
 @pytest.fixture
 def own() -> Iterator[Grammars]:
-    """Grammars of a server whose processes may be killed."""
+    """Grammars of a child whose processes may be killed."""
     grammars = Grammars()
     yield grammars
     grammars.close()
@@ -262,8 +256,8 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced(own: Grammars) -> No
 
 def test_answers_can_finish_after_a_signal_to_all_processes(own: Grammars) -> None:
     matcher = own.compiled(FINE)()
-    assert own.server.process_id is not None
-    for process in (own.server.process_id, *own.processes):
+    assert own.child.process_id is not None
+    for process in (own.child.process_id, *own.processes):
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(process, number)
     assert ord("a") in allowed(matcher)
@@ -285,7 +279,7 @@ def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_
     grammars.close()
 
 
-def test_a_server_that_ends_at_its_start_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ends_at_its_start_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_core.grammar.remote.PROGRAM", (sys.executable, "-c", "raise SystemExit"))
     grammars = Grammars()
     with pytest.raises(GrammarServerError):
@@ -293,8 +287,8 @@ def test_a_server_that_ends_at_its_start_is_the_machines_fault(monkeypatch: pyte
     grammars.close()
 
 
-def test_the_server_is_small_and_has_one_thread(grammars: Grammars) -> None:
-    running = Path(f"/proc/{grammars.server.process_id}")
+def test_the_child_is_small_and_has_one_thread(grammars: Grammars) -> None:
+    running = Path(f"/proc/{grammars.child.process_id}")
     assert len([*(running / "task").iterdir()]) == 1
     mapped = (running / "maps").read_text()
     assert "libtorch" not in mapped

@@ -23,7 +23,7 @@ INFO = ModelInfo(name="m", model_path="", max_context=64, vocab_size=SIZE, weigh
 VOCABULARY = ByteVocabulary()
 
 
-class ScriptedServer:
+class ScriptedChild:
     """Hands out channels whose other end is the test: each grammar is compiled when the test says so."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class ScriptedServer:
 
 class Queue:
     def __init__(self) -> None:
-        self.server = ScriptedServer()
-        self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, server=self.server)  # type: ignore[arg-type]
+        self.child = ScriptedChild()
+        self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, child=self.child)  # type: ignore[arg-type]
         self.futures: dict[str, Future[MatcherFactory]] = {}
 
     def ask(self, text: str, tenant: str = "") -> Future[MatcherFactory]:
@@ -72,7 +72,7 @@ class Queue:
 
     def compiled(self, text: str, tenant: str = "", memory_bytes: int = 0) -> MatcherFactory:
         future = self.ask(text, tenant)
-        self.server.compiles(text, memory_bytes)
+        self.child.compiles(text, memory_bytes)
         return future.result()
 
 
@@ -85,13 +85,13 @@ def queue() -> Iterator[Queue]:
 
 def test_tenants_take_turns(queue: Queue) -> None:
     queue.ask("first", "z")
-    queue.server.begins("first")
+    queue.child.begins("first")
     for text in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.ask(text, text[0])
-    queue.server.ends["first"].send(Compiled(1, 0))
+    queue.child.ends["first"].send(Compiled(1, 0))
     for text in ("a1", "b1", "c1", "a2", "b2", "a3"):
-        queue.server.compiles(text)
-    assert queue.server.started == ["first", "a1", "b1", "c1", "a2", "b2", "a3"]
+        queue.child.compiles(text)
+    assert queue.child.started == ["first", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -99,38 +99,38 @@ def test_tenants_take_turns(queue: Queue) -> None:
 def test_no_tenant_is_served_again_before_all_others_that_wait(tenants: list[str]) -> None:
     queue = Queue()
     queue.ask("first", "z")
-    queue.server.begins("first")
+    queue.child.begins("first")
     left = dict.fromkeys(tenants, 0)
     for number, tenant in enumerate(tenants):
         queue.ask(f"{tenant}{number}", tenant)
         left[tenant] += 1
-    queue.server.ends["first"].send(Compiled(1, 0))
+    queue.child.ends["first"].send(Compiled(1, 0))
     passed_over = dict.fromkeys(left, 0)
     for place in range(1, len(tenants) + 1):
-        until(lambda place=place: len(queue.server.started) > place)
-        text = queue.server.started[place]
+        until(lambda place=place: len(queue.child.started) > place)
+        text = queue.child.started[place]
         served = text[0]
         left[served], passed_over[served] = left[served] - 1, 0
         for tenant, waiting in left.items():
             if waiting and tenant != served:
                 passed_over[tenant] += 1
                 assert passed_over[tenant] < len(left)
-        queue.server.compiles(text)
+        queue.child.compiles(text)
     queue.workers.close()
 
 
 def test_a_known_grammar_waits_for_nothing(queue: Queue) -> None:
     queue.compiled("known")
     queue.ask("slow", "other")
-    queue.server.begins("slow")
+    queue.child.begins("slow")
     assert queue.ask("known").done()
 
 
 def test_all_who_ask_for_one_grammar_wait_for_one_process(queue: Queue) -> None:
     first, second = queue.ask("same", "a"), queue.ask("same", "b")
-    queue.server.compiles("same")
+    queue.child.compiles("same")
     assert first.result() is not second.result()
-    assert queue.server.started == ["same"]
+    assert queue.child.started == ["same"]
 
 
 def test_a_tenant_with_too_many_waiting_grammars_is_refused_and_others_are_not(
@@ -138,7 +138,7 @@ def test_a_tenant_with_too_many_waiting_grammars_is_refused_and_others_are_not(
 ) -> None:
     monkeypatch.setattr("inference_core.grammar.workers.MAX_WAITING_PER_TENANT", 2)
     queue.ask("running", "a")
-    queue.server.begins("running")
+    queue.child.begins("running")
     queue.ask("a1", "a")
     queue.ask("a2", "a")
     with pytest.raises(QueueFullError, match="2 grammars of this tenant"):
@@ -146,64 +146,54 @@ def test_a_tenant_with_too_many_waiting_grammars_is_refused_and_others_are_not(
     assert not queue.ask("b1", "b").done()
 
 
-def test_a_compilation_that_is_not_wanted_any_more_is_ended_and_the_next_one_begins(queue: Queue) -> None:
-    unwanted, wanted = queue.ask("unwanted", "a"), queue.ask("wanted", "a")
-    queue.server.begins("unwanted")
-    queue.workers.cancel(unwanted)
-    queue.server.compiles("wanted")
-    wanted.result()
-    until(lambda: queue.server.is_ended("unwanted"))
-    assert unwanted.cancelled()
-
-
 def test_a_cancelled_grammar_is_not_compiled_unless_another_request_waits_for_it(queue: Queue) -> None:
     queue.ask("running")
-    queue.server.begins("running")
+    queue.child.begins("running")
     gone, kept, both = queue.ask("gone"), queue.ask("both"), queue.ask("both")
-    queue.workers.cancel(gone)
-    queue.workers.cancel(kept)
-    queue.server.ends["running"].send(Compiled(1, 0))
-    queue.server.compiles("both")
+    gone.cancel()
+    kept.cancel()
+    queue.child.ends["running"].send(Compiled(1, 0))
+    queue.child.compiles("both")
     both.result()
-    assert queue.server.started == ["running", "both"]
+    assert queue.child.started == ["running", "both"]
 
 
 def test_closing_ends_what_runs_and_waits_and_takes_no_time(queue: Queue) -> None:
     queue.compiled("known")
     running, waiting = queue.ask("running"), queue.ask("waiting")
-    queue.server.begins("running")
+    queue.child.begins("running")
     queue.workers.close()
     assert running.cancelled()
     assert waiting.cancelled()
-    until(lambda: queue.server.is_ended("running") and queue.server.is_ended("known"))
+    until(lambda: queue.child.is_ended("running") and queue.child.is_ended("known"))
     until(lambda: not any(thread.name == "aio-grammars" for thread in threading.enumerate()))
 
 
 def test_the_thread_is_gone_when_nothing_waits_and_keeps_no_process_from_ending(queue: Queue) -> None:
     queue.ask("a")
-    queue.server.begins("a")
+    queue.child.begins("a")
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "aio-grammars")
     assert thread.daemon
-    queue.server.ends["a"].send(Compiled(1, 0))
+    queue.child.ends["a"].send(Compiled(1, 0))
     thread.join()
 
 
 def test_a_refusal_is_for_those_who_asked_and_is_not_kept(queue: Queue) -> None:
     future = queue.ask("bad")
-    queue.server.begins("bad")
-    queue.server.ends["bad"].send(Refused("it is bad", "field", final=True))
+    queue.child.begins("bad")
+    queue.child.ends["bad"].send(Refused("it is bad", "field", final=True))
     with pytest.raises(InvalidRequestError, match="it is bad"):
         future.result()
-    queue.server.started.clear()
+    queue.child.started.clear()
     queue.ask("bad")
-    until(lambda: queue.server.started == ["bad"])
+    until(lambda: queue.child.started == ["bad"])
 
 
 def test_a_refusal_stands_where_the_search_for_its_place_does_not_end(queue: Queue) -> None:
     future = queue.ask("bad")
-    queue.server.begins("bad")
-    queue.server.ends["bad"].send(Refused("it is bad", "field", final=False))
-    queue.server.ends["bad"].send(Ended(27))
+    queue.child.begins("bad")
+    queue.child.ends["bad"].send(Refused("it is bad", "field", final=False))
+    queue.child.ends["bad"].send(Ended(27))
     with pytest.raises(InvalidRequestError, match="it is bad"):
         future.result()
 
@@ -217,9 +207,9 @@ def test_the_idle_process_used_longest_ago_makes_room(queue: Queue, monkeypatch:
     queue.ask("old")  # is used again
     queue.futures.clear()
     queue.compiled("more")
-    until(lambda: queue.server.is_ended("new"))
-    assert not queue.server.is_ended("used")
-    assert not queue.server.is_ended("old")
+    until(lambda: queue.child.is_ended("new"))
+    assert not queue.child.is_ended("used")
+    assert not queue.child.is_ended("old")
     del used
 
 
@@ -231,10 +221,10 @@ def test_where_all_processes_are_in_use_the_next_grammar_waits_for_one(
     held = {text: queue.compiled(text, "greedy") for text in ("g1", "g2")}
     queue.ask("g3", "greedy")
     other = queue.compiled("modest", "modest")  # has a place that the greedy one is not given
-    assert queue.server.started == ["g1", "g2", "modest"]
+    assert queue.child.started == ["g1", "g2", "modest"]
     queue.futures.clear()
     held.clear()
-    queue.server.begins("g3")
+    queue.child.begins("g3")
     del other
 
 
@@ -246,11 +236,11 @@ def test_memory_is_taken_back_from_idle_grammars_and_then_from_the_largest(
     makers = [queue.compiled(text, memory_bytes=size) for text, size in (("small", 30), ("large", 55))]
     queue.futures.clear()
     queue.workers.bound_memory()
-    assert not any(queue.server.is_ended(text) for text in queue.server.started)
+    assert not any(queue.child.is_ended(text) for text in queue.child.started)
     makers.append(queue.compiled("third", memory_bytes=25))
     queue.futures.clear()
     queue.workers.bound_memory()
-    assert [queue.server.is_ended(text) for text in queue.server.started] == [True, False, True, False]
+    assert [queue.child.is_ended(text) for text in queue.child.started] == [True, False, True, False]
     failures: list[CoreError | None] = [make().failure for make in makers]
     assert [failure is None for failure in failures] == [True, False, True]
     assert isinstance(failures[1], InvalidRequestError)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.server import trie_of
+from inference_core.grammar.compiler import trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.grammar.workers import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
