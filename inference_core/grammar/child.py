@@ -245,8 +245,9 @@ class Child:
     def _become(self, kind: bytes, channel: Channel) -> NoReturn:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for own in (self._control, *self._channels.values()):
-                own.close()
+            self._control.close()
+            for other in self._channels.values():
+                other.close()
             # The library prints its panics, which any caller can cause.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             self._encode.channel = channel

@@ -9,7 +9,7 @@ are not listed are annotations, as JSON Schema says. Patterns of internationalis
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache, lru_cache
 
 try:
@@ -23,37 +23,13 @@ _OPERATORS = ("&", "-", "~")
 # ECMA-262's white space, and what `.` does not match; the library has Unicode's, and the line feed alone.
 _SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _ECMA = {".": r"[^\n\r\x{2028}\x{2029}]", "\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
-_AHEAD = re.compile(r"\^\(\?([=!])((?:\\.|\[(?:\\.|[^\]\\])*\]|[^()\[\\])*)\)", re.DOTALL)
-# Of a character, at the start or twice in a row, what excludes it.
-_EXCLUDED = re.compile(r"(?P<twice>\.\*)?(?P<what>\\[^\w\s]|[-_@#%&'\"<>:;,/=~! ])(?(twice)(?P=what))")
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
-_COUNTED = re.compile(r"\)\{(?:\d*,)?(\d{1,6})\}")
 _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
 
 
 def library_pattern(pattern: str) -> str:
     """`pattern` in the library's syntax. It matches the same texts, but none with U+0000 by a class."""
     return "".join(_converted(pattern))
-
-
-def without_lookaheads(pattern: str) -> list[str]:
-    """Patterns that hold together where `pattern` does, or in fewer texts: what its start looks ahead for, apart."""
-    parts = []
-    while found := _AHEAD.match(pattern):
-        kind, body = found.groups()
-        excluded = None if kind == "=" else _EXCLUDED.fullmatch(body)
-        if kind == "!" and excluded is None:
-            break
-        no = excluded and f"[^{excluded['what']}]"
-        often = excluded and excluded["twice"] and f"^({no}|{excluded['what']}{no})*{excluded['what']}?$"
-        parts.append(often or (f"^({no}|$)" if no else f"^({body})"))
-        pattern = "^" + pattern[found.end() :]
-    return [pattern, *parts]
-
-
-def most_repeats(pattern: str) -> int:
-    """How often a group of the pattern is repeated at most, if that is counted; 1 if none is."""
-    return max((int(count) for count in _COUNTED.findall(pattern)), default=1)
 
 
 def _converted(pattern: str) -> Iterator[str]:
@@ -102,24 +78,6 @@ class LinearPatterns:
         if not data:
             return matcher.is_accepting()
         return matcher.validate_tokens(data) == len(data) and matcher.consume_tokens(data) and matcher.is_accepting()
-
-    def only_among(self, pattern: str, names: Collection[str]) -> list[str] | None:
-        """Those of `names` that `pattern` matches, if it matches no other text; None if it does, or that is unknown."""
-        start, known = self._matcher(pattern), {name.encode("utf-8", "surrogatepass"): name for name in names}
-        found, longest, left = list[str](), max(map(len, known), default=0), [(start, b"")]
-        while left:
-            state, text = left.pop()
-            if state is None or len(text) > longest or (state.is_accepting() and text not in known):
-                return None
-            if state.is_accepting():
-                found.append(known[text])
-            mask = state.compute_bitmask()
-            left += [
-                (inner, text + bytes([byte]))
-                for byte in range(256)
-                if mask[byte // 8] >> byte % 8 & 1 and (inner := state.deep_copy()).consume_token(byte)
-            ]
-        return found
 
 
 @cache

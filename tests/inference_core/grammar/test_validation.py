@@ -33,18 +33,6 @@ TEXTS = ["1", '"a"', "null", "[]", '[1, "a", 2]', "[[1, 2], {}]", "{}", '{"score
             ["[1, 2]"],
         ),
         ({"type": "array", "items": {"type": "integer"}, "additionalItems": False}, ["[1, 2]"], ['["a"]']),
-        (
-            {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "null"}, "additionalItems": True},
-            ["[1, null]"],
-            ["[1, 2]", "[null]"],
-        ),
-        (
-            {"type": "object", "properties": {"a": {}, "b": {}}, "dependencies": {"a": ["b"]}},
-            ['{"b": 1}', '{"a": 1, "b": 1}'],
-            ['{"a": 1}'],
-        ),
-        ({"type": "integer", "minimum": 5, "exclusiveMinimum": True}, ["6"], ["5"]),
-        ({"type": "integer", "maximum": 5, "exclusiveMaximum": True}, ["4"], ["5"]),
         ({"type": "integer", "maximum": 5, "exclusiveMaximum": False}, ["5"], ["6"]),
         ({"$schema": DRAFT_7, **PAIR}, ['[1, "a"]'], ['["a", 1]']),
     ],
@@ -70,7 +58,6 @@ def test_a_schema_that_no_answer_can_be_checked_against_is_refused_before_an_ans
 @pytest.mark.parametrize(
     ("schema", "is_answers_fault"),
     [
-        ({"oneOf": [{"const": "a"}, {"type": None}]}, False),
         ({"anyOf": [{"$ref": "#"}, {"const": "a"}]}, False),
         ({"oneOf": [{"type": "string", "pattern": "^a$"}, {"type": "string", "minLength": 1}]}, True),
     ],

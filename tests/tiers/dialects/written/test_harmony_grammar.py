@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.compiler import trie_of
+from inference_core.grammar.compiler import GrammarCompiler, trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.grammar.workers import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
