@@ -103,7 +103,8 @@ class GrammarMatcher:
         mask = bytes(self._state.compute_bitmask()[: 4 * self.num_words]) if self.reason is None else b""
         # On an error the library allows the end of the answer, which would then look finished.
         if self._state.is_error() or self._state.stop_reason() not in _FINE_ENDS:
-            self._give_up(self._state.get_error() or self._state.stop_reason())
+            reason = f"no token may follow what was written ({self._state.stop_reason()})"
+            self._give_up(self._state.get_error() or reason)
         if self._error_of is not None and self.reason is None:
             mask, error = self._without_invalid_end(mask, self._error_of)
             if self._avoided is not None and self._avoided[0] == self._text_ids:

@@ -67,6 +67,9 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
          ['{"n": "::"}'], ['{"n": "x"}']),
         # A format that says nothing.
         ({"type": "string", "format": "color-hex"}, ['"any"'], ["1"]),
+        # A reference to a place that no keyword of schemas leads to.
+        ({"properties": {"a": {"$ref": "#/components/x"}}, "components": {"x": {"type": "null"}}},
+         ['{"a": null}'], ['{"a": 1}']),
         # Branches of which one holds: validated at the end.
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, ["1", '"a"'], ["null"]),
         ({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {}, "b": {}}},
