@@ -70,6 +70,14 @@ def grammars() -> Iterator[Grammars]:
     grammars.close()
 
 
+@pytest.fixture
+def own() -> Iterator[Grammars]:
+    """Grammars of a child whose processes may be killed."""
+    grammars = Grammars()
+    yield grammars
+    grammars.close()
+
+
 def allowed(matcher: Matcher) -> set[int]:
     matcher.ask_masks(())
     matcher.send()
@@ -195,6 +203,14 @@ def test_closing_waits_for_no_compilation() -> None:
     until(lambda: not any(lives(process) for process in started))
 
 
+def test_processes_end_when_their_grammars_are_given_up_and_a_spare_one_stays(own: Grammars) -> None:
+    kept = [own.compiled(grammar("regex", text)) for text in ("first", "second")]
+    until(lambda: len(own.processes) == 3)
+    own.workers.close()
+    until(lambda: len(own.processes) == 1)
+    assert kept
+
+
 def test_processes_end_with_the_serving_process_however_it_ends() -> None:
     program = """
 import os, signal, sys
@@ -221,14 +237,6 @@ def test_a_child_that_is_gone_is_started_again_and_running_grammars_outlive_it()
     assert grammars.compiled(grammar("regex", "other"))
     assert grammars.child.process_id != first
     assert ord("a") in allowed(running)
-    grammars.close()
-
-
-@pytest.fixture
-def own() -> Iterator[Grammars]:
-    """Grammars of a child whose processes may be killed."""
-    grammars = Grammars()
-    yield grammars
     grammars.close()
 
 
