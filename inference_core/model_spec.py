@@ -63,8 +63,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How the cache holds keys and values. `int8` takes about half of bfloat16's memory (see `kv_cache.layout`).
     `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     """
-    block_size: int = 16
-    max_context: int | None = None
+    block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
+    max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
     """Tokens of prompt and answer together; None is what the model was trained for."""
     draft: str | None = None
     """Another model of the core with the same vocabulary that may draft for this one (the knob `speculation`)."""
@@ -114,8 +114,8 @@ class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     models: list[ModelSpec]
     arena_bytes: int = 256 * 2**20
-    slab_bytes: int = 16 * 2**20
-    threads: int | None = None
+    slab_bytes: Annotated[int, msgspec.Meta(gt=0)] = 16 * 2**20
+    threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """None is one per CPU."""
     knobs: dict[str, KnobValue] = {}
     """Live knobs (`protocol.Knobs`) that every model starts with, by name, where they differ from the defaults."""

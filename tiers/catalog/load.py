@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import tomllib
 import types
 import typing
@@ -22,6 +23,8 @@ from tiers.catalog.validate import check_rules
 from tiers.errors import CatalogError
 
 S = TypeVar("S", bound=msgspec.Struct)
+_BOUND = re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)")
+_WORDS = {">=": "{:.15g} or more", "<=": "{:.15g} or less", ">": "more than {:.15g}", "<": "less than {:.15g}"}
 
 
 def convert_entry(kind: type[S], value: object, where: str, problems: list[str]) -> S | None:
@@ -85,7 +88,7 @@ def _is_union(kind: object) -> bool:
 
 
 def _plain(message: str, kind: object) -> str:
-    """Return msgspec's message without backticks, adding the allowed values where it omits them."""
+    """Return msgspec's message in words without backticks, adding the allowed values where it omits them."""
     if message.startswith("Invalid enum value"):
         given = [member for member in typing.get_args(kind) if member is not type(None)]
         info = msgspec.inspect.type_info(given[0] if _is_union(kind) and len(given) == 1 else kind)
@@ -97,7 +100,8 @@ def _plain(message: str, kind: object) -> str:
     if message.startswith("Invalid value") and "$.kind" in message:
         tags = [str(m.__struct_config__.tag) for m in typing.get_args(kind)]
         return f"kind must be one of {', '.join(tags)}"
-    return message.replace("`", "")
+    said = _BOUND.sub(lambda found: f"must be {_WORDS[found[1]].format(float(found[2]))}", message)
+    return said.replace("`", "")
 
 
 def _instead(key: str, allowed: list[str]) -> str:

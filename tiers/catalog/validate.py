@@ -81,22 +81,12 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
     names = [m.name for m in core.models] + [m.name for g in catalog.gpu_groups for m in g.models]
     yield from _duplicates("models", names)
     yield from _duplicates("gpu_groups", (g.name for g in catalog.gpu_groups))
-    if core.slab_bytes <= 0 or core.arena_bytes < core.slab_bytes:
-        yield (
-            f"core.arena_bytes = {core.arena_bytes}, core.slab_bytes = {core.slab_bytes}: the arena must hold at least "
-            "one slab, and slabs need a positive size"
-        )
+    if core.arena_bytes < core.slab_bytes:
+        yield f"core.arena_bytes = {core.arena_bytes}: must hold at least one slab, core.slab_bytes = {core.slab_bytes}"
     yield from _check_knobs("core", core.knobs, {m.name: m.knobs for m in core.models})
     yield from _check_shapes(catalog)
-    if core.threads is not None and core.threads < 1:
-        yield f"core.threads = {core.threads}: must be 1 or more, or absent for one per CPU"
     for i, model in enumerate(core.models):
-        where = f"core.models[{i}] ({model.name})"
-        if model.max_context is not None and model.max_context < 2:
-            yield f"{where}.max_context = {model.max_context}: a prompt and an answer need at least 2 tokens"
-        if model.block_size < 1:
-            yield f"{where}.block_size = {model.block_size}: must be 1 or more"
-        yield from _check_draft(where, model, core.models, core.knobs, "core")
+        yield from _check_draft(f"core.models[{i}] ({model.name})", model, core.models, core.knobs, "core")
     yield from _check_prefixes("core", core.prefixes, [m.name for m in core.models])
     for group in catalog.gpu_groups:
         yield from _check_group(group)

@@ -158,16 +158,21 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([lambda t: t["tiers"][0].pop("name")], "tiers[0].name: missing"),
         ([lambda t: t["tiers"][1].pop("number")], "numbers are [1, None, 3, 4]; number all tiers, or none"),
         ([put("tiers.0.url", "http://x/v1"), put("tiers.0.remote", REMOTE)], "tiers[0].url = 'http://x/v1': unknown"),
-        ([put("tiers.0.price.input_usd_per_million", -1)], "tiers[0].price.input_usd_per_million = -1: Expected"),
+        (
+            [put("tiers.0.price.input_usd_per_million", -1)],
+            "tiers[0].price.input_usd_per_million = -1: must be 0 or more",
+        ),
         ([put("tiers.0.mean_latency_ms", float("inf"))], "tiers[0].mean_latency_ms = inf: must be a finite number"),
         ([put("tiers.0.class", "HARD")], "tiers[0].class = 'HARD': allowed: SIMPLE, MEDIUM, COMPLEX, EXPERT"),
         ([put("core.models.0.compute", "int2")], "allowed: bfloat16, float32, int4, int4-int8"),
         ([put("private", {"rules": ["emial"]})], "private.rules = ['emial']: allowed: api-key, card, email, iban"),
-        ([put("core.models.0.max_context", 1)], "core.models[0] (smollm2-int4).max_context = 1"),
+        ([put("core.models.0.max_context", 1)], "core.models[0].max_context = 1: must be 2 or more"),
         ([put("core.models.0.max_context", 1024)], "max_tokens = 2048: must be below the model's context of 1024"),
-        ([put("core.arena_bytes", 1)], "core.arena_bytes = 1"),
+        ([put("core.models.0.block_size", 0)], "core.models[0].block_size = 0: must be 1 or more"),
+        ([put("core.arena_bytes", 1)], "core.arena_bytes = 1: must hold at least one slab"),
+        ([put("core.slab_bytes", 0)], "core.slab_bytes = 0: must be 1 or more"),
         ([put("core.threads", 0)], "core.threads = 0: must be 1 or more"),
-        ([put("tiers.0.objective.itl_ms", 0)], "tiers[0].objective.itl_ms = 0: Expected"),
+        ([put("tiers.0.objective.itl_ms", 0)], "tiers[0].objective.itl_ms = 0: must be more than 0"),
         ([put("tiers.0.objective.ttft_ms", 9000)], "the first token cannot be due after the whole answer"),
         ([put("tiers.2.policy.kind", "magic")], "kind must be one of plain, self-consistency, chain-of-thought"),
         ([put("tiers.2.policy.samples", 1)], "tiers[2].policy"),
@@ -183,7 +188,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([make_remote(api_key_env="not a name")], "expected the name of an environment variable"),
         ([make_remote(read_timeout_seconds=900)], "must not pass total_timeout_seconds = 600"),
         ([make_remote(read_timeout_seconds=0.5)], "so good answers would be cut off"),
-        ([make_remote(read_timeout_seconds=-1)], "tiers[0].remote.read_timeout_seconds = -1: Expected"),
+        ([make_remote(read_timeout_seconds=-1)], "tiers[0].remote.read_timeout_seconds = -1: must be more than 0"),
         (
             [make_remote(base_url="")],
             "tiers 'tier-1'.remote: exactly one of base_url, base_urls, replicas and engine must be set",
@@ -193,7 +198,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([make_replicated("http://a/v1", "http://a/v1/")], "the name 'http://a/v1' stands 2 times"),
         (
             [make_replicated("http://a/v1", balancing={"retry_share": 2})],
-            "tiers[0].remote.balancing.retry_share = 2: Expected",
+            "tiers[0].remote.balancing.retry_share = 2: must be 1 or less",
         ),
         (
             [make_replicated("http://a/v1", balancing={"first_token_timeout_seconds": 0.5})],
@@ -202,7 +207,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([make_remote(balancing={"hedging": True})], "remote.balancing: there is one server"),
         (
             [make_remote(base_url="", replicas=[{"base_url": "http://a/v1", "weight": 0}])],
-            "tiers[0].remote.replicas[0].weight = 0: Expected",
+            "tiers[0].remote.replicas[0].weight = 0: must be more than 0",
         ),
         (
             [make_remote(base_url="", replicas=[{"base_url": "http://a/v1", "api_key_env": "no name"}])],
@@ -233,7 +238,7 @@ def test_all_problems_are_reported_together() -> None:
         put("core.models.0.compute", "int2"),
     )
     assert "4 problem(s)" in message
-    message = complaint(put("tiers.0.model", "gpt"), put("tiers.1.name", "tier-1"), put("core.threads", 0))
+    message = complaint(put("tiers.0.model", "gpt"), put("tiers.1.name", "tier-1"), put("core.arena_bytes", 1))
     assert "3 problem(s)" in message
 
 
