@@ -1,6 +1,5 @@
 """`/v1/batches`: many requests in one file, answered at low priority."""
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import whole_seconds
 from gateway.base.stores.database import reached
 from gateway.batches.api.files import LEAST_SECONDS, MOST_SECONDS, owner_of
-from gateway.batches.api.line_answers import ENDPOINTS
+from gateway.batches.api.line_answers import BatchEndpoint
 from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.batches.jobs import Jobs, jobs_of
 from gateway.edge.asgi import HttpRequest
@@ -26,8 +25,6 @@ from tiers.dialects.chat_schemas import Metadata
 
 MOST_LISTED = 100
 _DEFAULT_LISTED = 20
-_WINDOW = re.compile(r"([1-9]\d{0,2})h\Z")
-_MOST_HOURS = 168
 _TRACEPARENT_LENGTH = 64
 
 
@@ -42,8 +39,14 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The body of a request for a batch."""
 
     input_file_id: Annotated[str, Meta(min_length=1, max_length=64)]
-    endpoint: str
-    completion_window: str
+    endpoint: BatchEndpoint
+    completion_window: Annotated[
+        str,
+        Meta(
+            pattern="^([1-9][0-9]?|1[0-5][0-9]|16[0-8])h(?!\\n)$",
+            extra_json_schema={"description": "hours, from 1h to 168h"},
+        ),
+    ]
     """Hours, from 1h to 168h, after which unanswered lines expire."""
     metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
@@ -164,17 +167,6 @@ async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Respons
 
 
 async def _checked(request: HttpRequest, jobs: Jobs, body: BatchRequest) -> NewBatch:
-    if body.endpoint not in ENDPOINTS:
-        raise bad_request(
-            f"Invalid endpoint {body.endpoint[:64]!r}: allowed are {', '.join(ENDPOINTS)}.", "endpoint", "invalid_value"
-        )
-    window = _WINDOW.match(body.completion_window)
-    if window is None or int(window[1]) > _MOST_HOURS:
-        raise bad_request(
-            f"Invalid completion_window {body.completion_window[:16]!r}: give hours, from 1h to {_MOST_HOURS}h.",
-            "completion_window",
-            "invalid_value",
-        )
     tenant, file_id = caller_of(request).tenant, body.input_file_id
     found = await reached(jobs.files.find(tenant, file_id)) if is_id(file_id) else None
     if found is None:
@@ -188,7 +180,7 @@ async def _checked(request: HttpRequest, jobs: Jobs, body: BatchRequest) -> NewB
         endpoint=body.endpoint,
         input_file_id=file_id,
         completion_window=body.completion_window,
-        seconds=int(window[1]) * 3600.0,
+        seconds=float(body.completion_window.partition("h")[0]) * 3600,
         metadata=body.metadata,
         traceparent=traceparent if 0 < len(traceparent) <= _TRACEPARENT_LENGTH else None,
         output_seconds=None if body.output_expires_after is None else float(body.output_expires_after.seconds),

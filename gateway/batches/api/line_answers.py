@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -119,6 +120,7 @@ async def _generated(
 
 LineEndpoint = Callable[[Serving, RequestHead, bytes, dict[str, str]], Awaitable[bytes]]
 
+BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 ENDPOINTS: dict[str, LineEndpoint] = {
     "/v1/chat/completions": _chat_line,
     "/v1/completions": _completion_line,

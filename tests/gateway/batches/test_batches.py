@@ -2,14 +2,17 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import openai
 import pytest
 import pytest_asyncio
 from openai.types import Batch
 from sqlalchemy import func, select, update
 
+from gateway.batches.api.batches import BatchRequest
+from gateway.batches.api.line_answers import ENDPOINTS, BatchEndpoint
 from migrations.tables.api_objects import batch_lines, batches
 from migrations.tables.requests import requests
 from tests.gateway.batches.batching import (
@@ -257,6 +260,7 @@ async def test_windows_line_ends_and_a_missing_last_one_do_no_harm(ada: openai.A
         ({"endpoint": "/v1/images"}, 400, "endpoint"),
         ({"completion_window": "24"}, 400, "completion_window"),
         ({"completion_window": "169h"}, 400, "completion_window"),
+        ({"completion_window": "0h"}, 400, "completion_window"),
         ({"metadata": {"a": 1}}, 400, "metadata"),
         ({"colour": "red"}, 400, "colour"),
     ],
@@ -270,6 +274,15 @@ async def test_a_wrong_order_is_refused_by_name(
     answer = await working.http.post("/v1/batches", json=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"].startswith(param)
+
+
+def test_a_batch_may_name_every_endpoint_that_answers_lines() -> None:
+    assert set(get_args(BatchEndpoint)) == set(ENDPOINTS)
+    for window in ("1h", "24h", "168h"):
+        assert msgspec.convert({"input_file_id": "f", "endpoint": CHAT, "completion_window": window}, BatchRequest)
+    for window in ("0h", "24", "169h", "200h", "024h", "24h\n"):
+        with pytest.raises(msgspec.ValidationError, match="completion_window"):
+            msgspec.convert({"input_file_id": "f", "endpoint": CHAT, "completion_window": window}, BatchRequest)
 
 
 async def test_a_file_of_another_purpose_is_no_input(ada: openai.AsyncOpenAI) -> None:
