@@ -9,11 +9,9 @@ import math
 from collections import deque
 from functools import cache
 from itertools import islice
-from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.linear_model import Ridge
 
@@ -65,14 +63,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Number of answers that ended."""
     output_tokens: int
     """Tokens of the answers that ended."""
-    replicas: int
-    """Replicas that are ordered and not draining."""
-    ready: int
-    """How many of them serve."""
-    in_flight: int
-    """Requests queued and running."""
-    busy: float
-    """Mean share of time that ready replicas computed."""
 
 
 class SlowDown:
@@ -99,6 +89,8 @@ DAY_S, WEEK_S = 86_400.0, 604_800.0
 _LAGS = 4
 _WINDOWS = (8, 20)
 _HARMONICS = {DAY_S: 6, WEEK_S: 4}
+# Requests over which mean lengths are taken.
+_REMEMBERED_REQUESTS = 2000.0
 
 
 class Forecaster:
@@ -203,13 +195,12 @@ class Forecaster:
 class PredictiveKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs of predictive scaling."""
 
-    busy: Annotated[float, Meta(description="Share of its best rate that a replica is given.")] = 0.8
-    quantile: Annotated[float, Meta(description="Quantile of the forecast's errors that is kept in reserve.")] = 0.9
-    down_window_s: Annotated[
-        float, Meta(description="Scale down to no less than was recommended within this time.")
-    ] = 900.0
-    catch_up_s: Annotated[float, Meta(description="Time in which to clear a backlog.")] = 15.0
-    memory: Annotated[float, Meta(description="Requests over which mean lengths are taken.")] = 2000.0
+    busy: float = 0.8
+    """Share of its best rate that a replica is given."""
+    quantile: float = 0.9
+    """Quantile of the forecast's errors that is kept in reserve."""
+    down_window_s: float = 900.0
+    """Scale down to no less than was recommended within this time."""
 
 
 class PredictiveRule:
@@ -262,15 +253,13 @@ class PredictiveRule:
         of_prompts = min(1.0, self._profile.prefill_s(prompt) * each.rate)
         requests = of_prompts * seen.prompt_tokens / prompt + (1 - of_prompts) * seen.requests
         self._forecaster.observe(requests / each.rate / seen.seconds)
-        usual = each.rate * each.e2e_s
-        waiting = max(0.0, seen.in_flight - seen.replicas * usual)
-        return self._forecaster.need() + waiting / each.rate / self._knobs.catch_up_s
+        return self._forecaster.need()
 
     def _learn_lengths(self, seen: Observation) -> None:
-        keep = max(0.0, 1 - seen.requests / self._knobs.memory)
+        keep = max(0.0, 1 - seen.requests / _REMEMBERED_REQUESTS)
         self._requests = keep * self._requests + seen.requests
         self._prompt_tokens = keep * self._prompt_tokens + seen.prompt_tokens
-        keep = max(0.0, 1 - seen.finished / self._knobs.memory)
+        keep = max(0.0, 1 - seen.finished / _REMEMBERED_REQUESTS)
         self._finished = keep * self._finished + seen.finished
         self._output_tokens = keep * self._output_tokens + seen.output_tokens
 

@@ -144,30 +144,22 @@ class FleetTargets:
                 self.tiers[tier] = msgspec.structs.replace(before, known=False)
                 continue
             counts = passed.get(tier, Passed())
-            wanted = rule.desired(_observation(at, fleet, before, counts))
+            # Gateways count requests as they end, so these stand for arrivals; a queue shows up in later intervals.
+            seen = Observation(
+                at=at,
+                seconds=fleet.interval_s,
+                requests=counts.requests,
+                prompt_tokens=counts.prompt_tokens,
+                finished=counts.requests,
+                output_tokens=counts.output_tokens,
+            )
             self.tiers[tier] = msgspec.structs.replace(
                 before,
-                target=fleet.clamp(wanted),
+                target=fleet.clamp(rule.desired(seen)),
                 need=rule.forecast,
                 known=True,
                 requests_per_second=counts.requests / fleet.interval_s,
             )
-
-
-def _observation(at: float, fleet: FleetSettings, before: TierTarget, counts: Passed) -> Observation:
-    """Gateways count requests as they end, so these stand for arrivals; a queue shows up in later intervals."""
-    return Observation(
-        at=at,
-        seconds=fleet.interval_s,
-        requests=counts.requests,
-        prompt_tokens=counts.prompt_tokens,
-        finished=counts.requests,
-        output_tokens=counts.output_tokens,
-        replicas=before.target,
-        ready=before.target,
-        in_flight=0,
-        busy=0.0,
-    )
 
 
 _SCRAPE_TIMEOUT_S = 5.0

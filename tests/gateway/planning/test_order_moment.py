@@ -30,10 +30,6 @@ def interval(at: float) -> Observation:
         prompt_tokens=300 * requests,
         finished=requests,
         output_tokens=60 * requests,
-        replicas=1,
-        ready=1,
-        in_flight=0,
-        busy=0.5,
     )
 
 

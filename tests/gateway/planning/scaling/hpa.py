@@ -8,6 +8,19 @@ import msgspec
 from gateway.planning.scaling.predictive import Observation, SlowDown
 
 
+class FleetObservation(Observation, frozen=True, kw_only=True):
+    """What a cluster sees of a fleet, besides what the gateways count."""
+
+    replicas: int
+    """Replicas that are ordered and not draining."""
+    ready: int
+    """How many of them serve."""
+    in_flight: int
+    """Requests queued and running."""
+    busy: float
+    """Mean share of time that ready replicas computed."""
+
+
 class HpaBehaviour(msgspec.Struct, frozen=True, kw_only=True):
     """The documented defaults. Adds at most `up_pods` or `up_share` per interval, whichever is more; None is no
     limit."""
@@ -37,15 +50,15 @@ class HpaRule:
     nothing happens.
     """
 
-    def __init__(self, ratio: Callable[[Observation], float], behaviour: HpaBehaviour | None = None) -> None:
+    def __init__(self, ratio: Callable[[FleetObservation], float], behaviour: HpaBehaviour | None = None) -> None:
         self._ratio = ratio
         self._behaviour = behaviour or HpaBehaviour()
         self._slow_down = SlowDown(self._behaviour.down_window_s)
 
-    def desired(self, seen: Observation) -> int:
+    def desired(self, seen: FleetObservation) -> int:
         return self._slow_down.steady(seen.at, self._limited(seen, self._recommended(seen)))
 
-    def _recommended(self, seen: Observation) -> int:
+    def _recommended(self, seen: FleetObservation) -> int:
         ratio = self._ratio(seen)
         if seen.ready == 0 or _close(ratio, self._behaviour.tolerance):
             return seen.replicas
@@ -56,7 +69,7 @@ class HpaRule:
             return seen.replicas
         return hpa_replicas(seen.replicas, damped, self._behaviour.tolerance)
 
-    def _limited(self, seen: Observation, wanted: int) -> int:
+    def _limited(self, seen: FleetObservation, wanted: int) -> int:
         pods, share = self._behaviour.up_pods, self._behaviour.up_share
         if pods is None and share is None:
             return wanted

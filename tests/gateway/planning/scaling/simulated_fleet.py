@@ -16,7 +16,8 @@ import msgspec
 
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.workload import Arrival
-from gateway.planning.scaling.predictive import FleetSettings, Observation, ServiceObjectives
+from gateway.planning.scaling.predictive import FleetSettings, ServiceObjectives
+from tests.gateway.planning.scaling.hpa import FleetObservation
 
 _TIE = 1e-9
 
@@ -24,7 +25,7 @@ _TIE = 1e-9
 class ScalingRule(Protocol):
     """Decides how many replicas there should be, once per interval."""
 
-    def desired(self, seen: Observation) -> int:
+    def desired(self, seen: FleetObservation) -> int:
         """Return at least 0; the caller applies limits."""
         ...
 
@@ -35,7 +36,7 @@ class FixedRule:
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
 
-    def desired(self, seen: Observation) -> int:
+    def desired(self, seen: FleetObservation) -> int:
         return self._replicas
 
 
@@ -45,7 +46,7 @@ class ScheduleRule:
     def __init__(self, schedule: Sequence[int], interval_s: float) -> None:
         self._schedule, self._interval_s = schedule, interval_s
 
-    def desired(self, seen: Observation) -> int:
+    def desired(self, seen: FleetObservation) -> int:
         return self._schedule[min(round(seen.at / self._interval_s), len(self._schedule)) - 1]
 
 
@@ -272,12 +273,12 @@ class FleetSimulation:
         kept = [replica for replica in self._replicas if not replica.draining]
         sizes.append((now, len(kept), sum(replica.ready_at <= now for replica in kept)))
 
-    def _observation(self, now: float, kept: list[SimulatedReplica]) -> Observation:
+    def _observation(self, now: float, kept: list[SimulatedReplica]) -> FleetObservation:
         ready = [replica for replica in kept if replica.ready_at <= now]
         busy_s = sum(replica.busy_s for replica in self._replicas) - self._busy_before
         counts, self._counts = self._counts, _Counts()
         able = sum(min(self.settings.interval_s, now - r.ready_at) for r in self._replicas if r.ready_at < now)
-        return Observation(
+        return FleetObservation(
             at=now,
             seconds=self.settings.interval_s,
             requests=counts.requests,

@@ -3,15 +3,21 @@
 import msgspec
 import pytest
 
-from gateway.planning.scaling.predictive import Observation
-from tests.gateway.planning.scaling.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
+from tests.gateway.planning.scaling.hpa import (
+    FleetObservation,
+    HpaBehaviour,
+    HpaRule,
+    by_in_flight,
+    by_utilisation,
+    hpa_replicas,
+)
 
-QUIET = Observation(
+QUIET = FleetObservation(
     at=0, seconds=15, requests=0, prompt_tokens=0, finished=0, output_tokens=0, replicas=4, ready=4, in_flight=0, busy=0
 )
 
 
-def seen(**fields: float) -> Observation:
+def seen(**fields: float) -> FleetObservation:
     return msgspec.structs.replace(QUIET, **fields)
 
 
