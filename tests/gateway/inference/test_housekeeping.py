@@ -13,9 +13,7 @@ TITLE = [{"role": "system", "content": "You are a title generator. Say a title."
 
 
 async def asked(gateway: RunningGateway, messages: list[dict[str, str]], **headers: str) -> tuple[int, str]:
-    answer = await gateway.http.post(
-        "/v1/chat/completions", json={"model": "auto", "messages": messages}, headers=AGENT | headers
-    )
+    answer = await gateway.ask(headers=AGENT | headers, messages=messages)
     assert answer.status_code == 200, answer.text
     return int(answer.headers["x-aio-tier"]), answer.json()["id"]
 

@@ -76,11 +76,7 @@ async def knob(aio: RunningGateway, value: str) -> None:
 
 async def asked(aio: RunningGateway, **headers: str) -> tuple[str, str]:
     """The tier that answers, and the reason."""
-    answer = await aio.http.post(
-        "/v1/chat/completions",
-        json={"model": "auto", "messages": [{"role": "user", "content": "Which fruit is red?"}]},
-        headers=UNCACHED | headers,
-    )
+    answer = await aio.ask("Which fruit is red?", headers=UNCACHED | headers)
     assert answer.status_code == 200, answer.text
     return answer.headers["x-aio-tier"], answer.json()["x_aio"]["reason"]
 

@@ -43,8 +43,7 @@ def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 async def asked(gateway: RunningGateway) -> None:
-    body = {"model": "auto", "messages": [{"role": "user", "content": f"Say {CANARY}."}]}
-    await gateway.http.post("/v1/chat/completions", json=body, headers=TRACED)
+    await gateway.ask(f"Say {CANARY}.", headers=TRACED)
 
 
 def broken(gateway: RunningGateway) -> None:

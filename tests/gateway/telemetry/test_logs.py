@@ -87,8 +87,7 @@ def test_an_exception_in_a_request_is_its_type_and_its_stack_without_words(forma
 
 
 async def asked(gateway: RunningGateway, **headers: str) -> None:
-    body = {"model": "auto", "messages": [{"role": "user", "content": f"Say {CANARY}-prompt."}], "stream": True}
-    await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+    await gateway.ask(f"Say {CANARY}-prompt.", headers=headers, stream=True)
 
 
 async def test_a_run_with_failures_logs_no_prompt_no_answer_and_no_key(settings: Settings, stream: io.StringIO) -> None:

@@ -31,8 +31,7 @@ def exporting(settings: Settings, collector: Collector, **fields: Any) -> Settin
 
 async def ask(gateway: RunningGateway, **headers: str) -> None:
     gateway.tier(1).words = ("It is ", f"{SECRET}.")
-    body = {"model": "auto", "messages": CHAT}
-    answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+    answer = await gateway.ask(headers=headers, messages=CHAT)
     assert answer.status_code == 200, answer.text
 
 

@@ -48,8 +48,7 @@ async def made(aio: RunningGateway, name: str, team: str | None = None, **terms:
 
 
 async def asked(aio: RunningGateway, key: str, model: str = "tier-1", **changes: Any) -> httpx.Response:
-    body = {"model": model, "messages": HELLO} | changes
-    return await aio.http.post("/v1/chat/completions", json=body, headers=bearer(key))
+    return await aio.ask(key=key, model=model, **changes)
 
 
 async def refusal(aio: RunningGateway, key: str, **changes: Any) -> tuple[int, str]:

@@ -155,15 +155,6 @@ async def test_a_retry_after_the_stated_time_is_admitted() -> None:
     assert not refused.refused
 
 
-async def test_a_key_that_is_idle_leaves_nothing_behind() -> None:
-    clock = Clock(1000.25)
-    limits = LocalWindows(clock)
-    entry = await limits.enter("ada", Allowance(concurrency=1), 0, "r")
-    clock.now += 100
-    limits.leave(entry, 0)
-    assert not limits._windows
-
-
 async def test_redis_slides_by_its_own_clock(redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (windows, redis_windows):
         monkeypatch.setattr(module, "WINDOW_SECONDS", 1)
