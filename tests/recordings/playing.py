@@ -23,6 +23,7 @@ from tests.recordings.recording import WIDTH, Json, Recording, merged, pretty
 from tests.recordings.server_answers import content_of, dialect_of, is_streamed
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.upstream import Call, LoopbackServer
+from tests.tiers.remote.strict_servers import strict
 from tiers.build import ReloadableTier, build_remote
 from tiers.dialects.seal_registry import SEALS
 from tiers.remote.refusals import REFUSALS
@@ -40,6 +41,7 @@ ERROR_FIELDS = {
     ("responses", True): ("code", "message"),
     ("gemini", False): ("status", "message", "details"), ("gemini", True): ("status", "message", "details"),
 }  # fmt: skip
+MOST_TIERS = 7
 DEFAULTS = {"cache_reuse": 0.6}  # knobs that a case may change
 PRICE = {"input_usd_per_million": 1, "output_usd_per_million": 1}
 
@@ -57,15 +59,19 @@ class Stage:
         """Start the servers."""
         await self._stack.enter_async_context(self._server)
 
-    def expect(self, answers: list[Json], random: Random) -> None:
-        """Answer the next requests so, the last of them again and again."""
+    def expect(self, answers: list[Json], random: Random, *, are_strict: bool = False) -> None:
+        """Answer the next requests so, the last of them again and again; strict servers have answers of their own."""
         self._answers, self._random, self.received = answers, random, list[Json]()
+        self._are_strict = are_strict
 
     async def _answer(self, call: Call) -> None:
         _, name, *_ = call.path.split("/")
-        answer = self._answers[min(len(self.received), len(self._answers) - 1)]
-        path = call.path.removeprefix(f"/{name}/v1")
+        place, path = len(self.received), call.path.removeprefix(f"/{name}/v1")
         self.received.append({"tier": name, "path": path, "headers": call.headers, "body": call.body})
+        if self._are_strict:
+            await strict(name, call)
+            return
+        answer = self._answers[min(place, len(self._answers) - 1)]
         streamed = is_streamed(path, call.body)
         kind, content = content_of(dialect_of(path), answer, streamed, self._random)
         headers = {"content-type": kind, "connection": "close"} | answer.get("headers", {})
@@ -151,24 +157,39 @@ def _toml(value: Any) -> str:
 async def play(stage: Stage, recording: Recording) -> list[str]:
     """Return what differs from the recording on any API, whole or streamed: nothing where all is as recorded."""
     problems = []
-    for api in apis_of(recording.fields):
-        for streamed in forms_of(recording.fields):
-            gateway = await stage.gateway(recording.fields["tiers"])
-            at = f"{recording.id}, {api}, {'streamed' if streamed else 'whole'}"
-            told: Json = {}
-            for step in steps_of(recording.fields):
-                if step["asks"].get(api) is not None:
-                    if step.get("forgets"):
-                        forget_turns(gateway)
-                    gateway.serving.routing.knobs.change(DEFAULTS | step.get("knobs", {}))
-                    said = listed(step.get("answers", {}))[0].get("says") if step.get("answers") else None
-                    own = {"asked": with_told(step["asks"][api], told), "said": said}
-                    step["asks"] = {api: own["asked"]}
-                    step |= {name: with_told(step[name], told | own) for name in ("sent", "gets") if name in step}
-                    exchange = Exchange(stage, gateway, step, api, streamed)
-                    problems += [f"{at}: {one}" for one in await exchange.problems(at)]
-                    told[str(len(told))] = exchange.got | own
+    for fields in parts_of(recording.fields):
+        for api in apis_of(fields):
+            for streamed in forms_of(fields):
+                at = f"{recording.id}, {api}, {'streamed' if streamed else 'whole'}"
+                problems += [f"{at}: {one}" for one in await _play_steps(stage, fields, api, streamed, at)]
     return problems
+
+
+async def _play_steps(stage: Stage, fields: Json, api: str, streamed: bool, at: str) -> list[str]:
+    gateway, problems = await stage.gateway(fields["tiers"]), list[str]()
+    told: Json = {}
+    for step in steps_of(fields):
+        if step["asks"].get(api) is None:
+            continue
+        if step.get("forgets"):
+            forget_turns(gateway)
+        gateway.serving.routing.knobs.change(DEFAULTS | step.get("knobs", {}))
+        said = listed(step.get("answers", {}))[0].get("says") if step.get("answers") else None
+        own = {"asked": with_told(step["asks"][api], told), "said": said}
+        step["asks"] = {api: own["asked"]}
+        step |= {name: with_told(step[name], told | own) for name in ("sent", "gets") if name in step}
+        exchange = Exchange(stage, gateway, step, api, streamed)
+        problems += await exchange.problems(at)
+        told[str(len(told))] = exchange.got | own
+    return problems
+
+
+def parts_of(fields: Json) -> list[Json]:
+    """Return a case, or that of strict servers for as many of them at a time as a catalogue takes."""
+    if not fields.get("strict"):
+        return [fields]
+    tiers = list(fields["tiers"].items())
+    return [fields | {"tiers": dict(tiers[place : place + MOST_TIERS])} for place in range(0, len(tiers), MOST_TIERS)]
 
 
 def apis_of(fields: Json) -> list[str]:
@@ -193,6 +214,8 @@ def forms_of(fields: Json) -> list[bool]:
 def steps_of(fields: Json) -> list[Json]:
     """Return the requests of a case in their order; without steps it is one."""
     steps = fields.get("steps", [{}])
+    if fields.get("strict"):
+        steps = [{"asks": {api: {"model": tier} for api in apis_of(fields)}} for tier in fields["tiers"]]
     return [merged(fields, step) for step in (steps.values() if isinstance(steps, dict) else steps)]
 
 
@@ -271,7 +294,7 @@ class Exchange:
     async def _ask(self, answers: list[Json], at: str) -> list[str]:
         """Ask once; return what differs in the answer."""
         random = Random(zlib.crc32(f"{at}{self._stage.seed}".encode()))
-        self._stage.expect(answers, random)
+        self._stage.expect(answers, random, are_strict=bool(self._step.get("strict")))
         asked, path = self._step["asks"][self._api], PATHS[self._api]
         if isinstance(asked, dict):
             asked = {"model": next(iter(self._step["tiers"])), "stream": self._streamed} | asked

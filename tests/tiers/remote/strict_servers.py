@@ -15,9 +15,6 @@ OPENAI = ("openai", "azure")
 LOCAL = ("vllm", "sglang", "ollama", "llama-server")
 CHAT = (*OPENAI, "mistral", "deepseek", "openrouter", "groq", *LOCAL)
 SERVERS = (*CHAT, "anthropic", "gemini", "bedrock")
-MODELS = {"openai": "gpt-5", "azure": "gpt-5", "anthropic": "claude-opus-4-8", "mistral": "mistral-large-latest"}
-MODELS |= {"deepseek": "deepseek-chat", "groq": "openai/gpt-oss-120b", "gemini": "gemini-2.5-flash"}
-MODELS |= {"bedrock": "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"}
 
 
 class Rule(NamedTuple):
