@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from benchmarks.report.kept import echo_row
-from gateway.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.cli.options import by_words, json_option, setting_options, settings_from
 from gateway.cli.planning.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import LogitsRunner
@@ -81,8 +81,7 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
 @click.option("--context", default=160, help="Tokens before the one that is decoded.")
 @click.option("--chunk", default=256, help="Tokens of the prompt chunk.")
 @click.option("--repeats", default=15, help="Steps per row; medians are shown.")
-@catalog_option
-@cache_dir_option
+@setting_options("catalog", "cache_dir")
 @json_option
 def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: Any) -> None:
     """Milliseconds of a decode step and of a prompt chunk: linears, attention, vocabulary projection, rest."""

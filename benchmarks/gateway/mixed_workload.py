@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.options import FILE, FOLDER, NEW_FILE, catalog_option, data_dir_option, settings_from
+from gateway.cli.options import FILE, FOLDER, NEW_FILE, setting_options, settings_from
 from gateway.cli.planning.plan import percent_shares
 from gateway.inference.router import RoutingService
 from gateway.planning.backtests.backtest import dry_request, dry_routing
@@ -80,8 +80,7 @@ def mixed_workload(
 @click.option("--prompts", type=FILE, help="A log to draw from.")
 @click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
 @click.option("--seed", default=0)
-@catalog_option
-@data_dir_option
+@setting_options("catalog", "data_dir")
 def mix(
     output: Path,
     mix: tuple[float, ...],

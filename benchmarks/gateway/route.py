@@ -11,14 +11,7 @@ import msgspec
 
 from classifier.features.surface_features import LEXICON
 from gateway.base.inference_request import InferenceRequest
-from gateway.cli.options import (
-    catalog_option,
-    data_dir_option,
-    echo_answer,
-    json_option,
-    settings_from,
-    table,
-)
+from gateway.cli.options import echo_answer, json_option, setting_options, settings_from, table
 from gateway.inference.class_prior import class_prior
 from gateway.inference.classifier_versions import ActiveClassifier
 from gateway.inference.router import RoutingService
@@ -64,8 +57,7 @@ class RouteBench(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--prompts", type=click.IntRange(min=1), default=1000, help="Decisions to measure.")
 @click.option("--tokens", type=click.IntRange(min=1), default=512, help="Length of a prompt, at 4 characters.")
 @click.option("--seed", default=7, help="Of the choice or generation of prompts.")
-@catalog_option
-@data_dir_option
+@setting_options("catalog", "data_dir")
 @json_option
 def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> None:
     """Measure routing decisions over real prompts of the public outcomes, or generated ones where these are absent.

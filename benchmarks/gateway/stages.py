@@ -23,11 +23,9 @@ from gateway.base.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.cli.options import (
     NEW_FILE,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
     echo_answer,
     json_option,
+    setting_options,
     settings_from,
     staged_progress,
     table,
@@ -202,9 +200,7 @@ async def _asked(client: httpx.AsyncClient, model: str, text: str, tokens: int) 
 @click.option("--prompt-tokens", type=click.IntRange(2, 4096), default=128)
 @click.option("--new-tokens", type=click.IntRange(2, 4096), default=100, help="Length of an answer.")
 @click.option("--out", type=NEW_FILE, help="File to write, as `sources` reads it.")
-@catalog_option
-@data_dir_option
-@cache_dir_option
+@setting_options("catalog", "data_dir", "cache_dir")
 @json_option
 def stages(
     tier: int, requests: int, prompt_tokens: int, new_tokens: int, out: Path | None, as_json: bool, **given: Any

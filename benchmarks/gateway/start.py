@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.report.kept import echo_row
 from benchmarks.running_server import launched, running_server, stopped
 from gateway.base.settings import Settings
-from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from, staged_progress
+from gateway.cli.options import json_option, setting_options, settings_from, staged_progress
 from tiers.catalog.load import load_catalog
 
 Progress = Callable[[str, float], None]
@@ -77,8 +77,7 @@ async def running_cores(settings: Settings) -> AsyncIterator[None]:
 
 @click.command()
 @click.option("--starts", type=click.IntRange(min=1), default=5, help="First ones, and warm ones per role.")
-@catalog_option
-@cache_dir_option
+@setting_options("catalog", "cache_dir")
 @json_option
 def start(starts: int, as_json: bool, **given: Any) -> None:
     """Time from launch to ready."""

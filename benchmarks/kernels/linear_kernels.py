@@ -12,7 +12,7 @@ import torch
 from benchmarks.kernels.attention_kernels import bench_attention
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest, machine_peaks, model_bounds
 from benchmarks.report.kept import echo_row
-from gateway.cli.options import by_words, cache_dir_option, catalog_option, json_option, settings_from
+from gateway.cli.options import by_words, json_option, setting_options, settings_from
 from gateway.cli.planning.bench import ManyNumbers
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.linear.panels import PanelKind, pack
@@ -148,8 +148,7 @@ def _call_seconds() -> float:
 @click.option("--rows", callback=by_words(int), metavar="N...", default="1 2 4 8 16 32 64 128 256")
 @click.option("--attention", is_flag=True, help="The attention kernels too, for every format of the KV cache.")
 @click.option("--threads", default=1, help="Threads of the kernels.")
-@catalog_option
-@cache_dir_option
+@setting_options("catalog", "cache_dir")
 @json_option
 def kernels(
     model: str | None,

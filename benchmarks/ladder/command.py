@@ -5,16 +5,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import (
-    FOLDER,
-    cache_dir_option,
-    catalog_option,
-    echo_answer,
-    json_option,
-    settings_from,
-    staged_progress,
-    table,
-)
+from gateway.cli.options import FOLDER, echo_answer, json_option, setting_options, settings_from, staged_progress, table
 from gateway.cli.planning.train_adapter import named_model, torch_device
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -33,8 +24,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--seed", type=int, default=0)
 @click.option("--device", default="auto", help="cpu, cuda, cuda:1; auto is cuda where there is one.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of the CPU.  [one per CPU]")
-@catalog_option
-@cache_dir_option
+@setting_options("catalog", "cache_dir")
 @json_option
 def ladder(
     model: str, folder: Path, start: Path | None, device: str, threads: int | None, as_json: bool, **options: Any

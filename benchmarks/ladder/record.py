@@ -3,11 +3,11 @@
 import msgspec
 
 from benchmarks.ladder.tasks import families
-from quality.distillation.train import BaseType
+from quality.distillation.recipe import BaseType
 
 
 class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
-    """As `quality.distillation.train.Recipe`, but with fresh tasks in every one of `steps` steps, of `rows` sequences
+    """As `quality.distillation.recipe.Recipe`, but with fresh tasks in every one of `steps` steps, of `rows` sequences
     of about `row_tokens` tokens each.
 
     The learning rate rises over `warmup` steps, then falls linearly to zero. `everyday_share`: of the tokens.

@@ -22,7 +22,7 @@ from benchmarks.report.kept import keep_option, out_option
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import gateways_table, peer_tables, results_of
 from gateway.base.settings import Settings
-from gateway.cli.options import NEW_FOLDER, cache_dir_option, catalog_option, settings_from
+from gateway.cli.options import NEW_FOLDER, setting_options, settings_from
 from gateway.planning.load_test.run import busy_share, summary
 from gateway.planning.load_test.workload import BenchOptions
 
@@ -84,8 +84,7 @@ async def compare_gateways(targets: Sequence[Target], measurement: Measurement, 
 @click.option("--quick", is_flag=True, help="Few small requests: shows that everything runs, measures nothing.")
 @out_option
 @keep_option
-@catalog_option
-@cache_dir_option
+@setting_options("catalog", "cache_dir")
 def peers(
     peers: Path, install: bool, without: tuple[str, ...], rounds: int, seconds: float, quick: bool, out: Path | None,
     keep: bool, **given: Any,

@@ -8,15 +8,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from gateway.cli.options import (
-    NEW_FILE,
-    Command,
-    cache_dir_option,
-    catalog_option,
-    echo_answer,
-    json_option,
-    settings_from,
-)
+from gateway.cli.options import NEW_FILE, Command, echo_answer, json_option, setting_options, settings_from
 
 keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
 out_option = click.option(
@@ -47,7 +39,7 @@ def require_at_least_one(options: object, *names: str) -> None:
 
 def kept_options(command: Command) -> Command:
     """`--out`, `--keep`, the catalogue and `--json`: all `show_measurement` takes besides a benchmark's own options."""
-    for option in (json_option, cache_dir_option, catalog_option, keep_option, out_option):
+    for option in (json_option, setting_options("cache_dir", "catalog"), keep_option, out_option):
         command = option(command)
     return command
 

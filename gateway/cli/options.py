@@ -3,13 +3,14 @@ database: opened if it has the schema of this version, and closed afterwards.
 """
 
 import asyncio
+import functools
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -31,12 +32,66 @@ NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-def setting_option(field: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Return the option that overrides the setting `field`, with the setting's description as help."""
-    setting = SETTINGS[field]
+QUALITY_METAVAR = "economy|balanced|careful|0..1"
+_METAVARS = {
+    "cache_dir": "DIR",
+    "catalog": "NAME|FILE",
+    "cluster": "ADDRESS",
+    "core_socket": "PATH",
+    "data_dir": "DIR",
+    "database_url": "URL",
+    "gateway_workers": "N",
+    "keys_file": "FILE",
+    "quality_target": QUALITY_METAVAR,
+}
+_NAMES = {"core_socket": "--socket"}
+_SETTING_TYPES = get_type_hints(Settings)
+
+
+def setting_option(field: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Return the option that overrides the setting `field`, with the setting's type and its description as help."""
+    setting, kind = SETTINGS[field], _SETTING_TYPES[field]
     default = f"; {setting.default}" if setting.default else ""
     help_text = f"{setting.description.replace('`', '')}.  [{setting.variable}{default}]"
-    return click.option(*(names or [f"--{field.replace('_', '-')}"]), field, help=help_text, **attributes)
+    usual: dict[str, Any] = {"help": help_text, "metavar": _METAVARS.get(field)}
+    if kind is bool:
+        usual |= {"is_flag": True, "default": None}
+    elif get_origin(kind) is Literal:
+        usual["type"] = click.Choice(list(get_args(kind)))
+    elif kind in (int, float):
+        usual["type"] = kind
+    return click.option(_NAMES.get(field, f"--{field.replace('_', '-')}"), field, **usual | attributes)
+
+
+def setting_options(*fields: str) -> Callable[[Command], Command]:
+    """Give a command an option for each of these settings."""
+
+    def decorate(command: Command) -> Command:
+        for field in reversed(fields):
+            command = setting_option(field)(command)
+        return command
+
+    return decorate
+
+
+def with_settings(*fields: str, **fixed: Any) -> Callable[[Command], Command]:
+    """Give a command an option for each of these settings, and, as its argument `settings`, what the environment, the
+    options and `fixed` make of them (`settings_from`)."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def completed(*arguments: Any, **given: Any) -> Any:
+            overrides = {field: given.pop(field) for field in fields}
+            return command(*arguments, settings=settings_from(**overrides, **fixed), **given)
+
+        return setting_options(*fields)(completed)  # type: ignore[return-value]
+
+    return decorate
+
+
+STORED = ("data_dir", "database_url")
+LEDGER = ("catalog", *STORED)
+MACHINE = ("catalog", "data_dir", "cache_dir")
 
 
 def gone_option(name: str, instead: str) -> Callable[[Command], Command]:
@@ -66,36 +121,23 @@ def by_words(kind: type[int] | type[float]) -> Callable[[click.Context, click.Pa
     return read
 
 
-catalog_option = setting_option("catalog", metavar="NAME|FILE")
-data_dir_option = setting_option("data_dir", metavar="DIR")
-cache_dir_option = setting_option("cache_dir", metavar="DIR")
-database_option = setting_option("database_url", metavar="URL")
-core_socket_option = setting_option("core_socket", "--socket", metavar="PATH")
-log_level_option = setting_option("log_level", type=click.Choice(["debug", "info", "warning", "error"]))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+reason_option = click.option("--reason", help="Why the change is made. The audit trail keeps it.")
 audit_reason_option = click.option(
-    "--reason", default="asked for on the command line", show_default=False, help="For the audit trail."
+    "--reason",
+    default="asked for on the command line",
+    show_default=False,
+    help="Why the change is made. The audit trail keeps it.",
 )
 
 
-def stored_options(command: Command) -> Command:
-    """Options for the database and for JSON output."""
-    return data_dir_option(database_option(json_option(command)))
-
-
-def ledger_options(command: Command) -> Command:
-    """Options for the catalogue, the database and JSON output."""
-    return catalog_option(stored_options(command))
-
-
-def machine_options(command: Command) -> Command:
-    """Options for a catalogue whose models run here, and JSON output."""
-    return catalog_option(data_dir_option(cache_dir_option(json_option(command))))
+def limit_option(rows: int) -> Callable[[Command], Command]:
+    """Return the option for how many rows a list shows."""
+    return click.option("--limit", type=click.IntRange(1, 1000), default=rows, help="Number of rows, newest first.")
 
 
 # Columns of a table that a narrow terminal still gets.
 _LEAST_COLUMN = 10
-QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 
 def quality_of(text: str) -> float:

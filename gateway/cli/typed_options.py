@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -16,29 +16,36 @@ from gateway.cli.options import Command, by_words
 _ANY_PATH = click.Path(path_type=Path)
 
 
-def options_of(kind: type[msgspec.Struct]) -> Callable[[Command], Command]:
-    """Give a command an option for each field of `kind`, and the value of them all as its argument `options`.
+def options_of(kind: type[msgspec.Struct], argument: str = "options") -> Callable[[Command], Command]:
+    """Give a command an option for each field of `kind`, and the value of them all as its `argument`.
 
     The encoded name of a field is its option's: `field(name="from")` is `--from`. `Meta(title=…)` is its metavar;
-    `Meta(extra=…)` are further attributes of the option, such as a `type` of click's. A tuple of texts is an option
-    that may be repeated, one of numbers takes several words. A boolean that may be None has a `--no-…` as well.
+    `Meta(extra=…)` are further attributes of the option: a `type` or an `envvar` of click's, `short` for a letter such
+    as `-y`, `off` for the name that makes a boolean false, `option` False for a field that has none. A tuple is an
+    option that may be repeated, one of numbers takes several words. A boolean that may be None or is true by default
+    has a `--no-…` as well.
     """
-    fields = msgspec.structs.fields(kind)
+    types = get_type_hints(kind, include_extras=True)
+    fields = [
+        field for field in msgspec.structs.fields(kind) if _plain(types[field.name]).attributes.get("option", True)
+    ]
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_value(*arguments: Any, **given: Any) -> Any:
             values = {field.encode_name: given.pop(field.name) for field in fields}
             try:
-                options = msgspec.convert(values, kind)
+                value = msgspec.convert(values, kind)
             except msgspec.ValidationError as error:
                 from tiers.dialects.decoding import explained
 
                 raise click.UsageError(explained(error, kind)) from error
-            return command(*arguments, options=options, **given)
+            return command(*arguments, **given, **{argument: value})
 
-        types = get_type_hints(kind, include_extras=True)
-        texts = texts_under_fields(kind.__module__)[kind.__name__]
+        texts: dict[str, str] = {}
+        for base in reversed(kind.__mro__):
+            if base.__module__ != msgspec.Struct.__module__ and issubclass(base, msgspec.Struct):
+                texts |= texts_under_fields(base.__module__)[base.__name__]
         for field in reversed(fields):
             with_value = _option(field, types[field.name], texts.get(field.name))(with_value)
         return with_value  # type: ignore[return-value]
@@ -46,38 +53,52 @@ def options_of(kind: type[msgspec.Struct]) -> Callable[[Command], Command]:
     return decorate
 
 
+class _Plain(NamedTuple):
+    """A type without None and without what annotates it."""
+
+    kind: Any
+    bounds: dict[str, Any]
+    attributes: dict[str, Any]
+    """Of its option, as click has them; and `short` and `off`."""
+
+
 def _option(field: msgspec.structs.FieldInfo, annotation: Any, text: str | None) -> Callable[[Command], Command]:
-    kind, metas = _plain(annotation)
+    kind, bounds, attributes = _plain(annotation)
     name = f"--{field.encode_name.replace('_', '-')}"
+    names = [name, *([attributes.pop("short")] if "short" in attributes else [])]
     # Two spaces stand in front of the default of a page of help.
-    attributes: dict[str, Any] = {"help": text and text.replace(". [", ".  [")}
+    shown: dict[str, Any] = {"help": text and text.replace(". [", ".  [")}
     if field.required:
-        attributes["required"] = True
-    elif kind is bool:
-        attributes |= {"default": field.default, "is_flag": True}
-        name += f"/--no-{name.removeprefix('--')}" if field.default is None else ""
-    elif get_origin(kind) is tuple and get_args(kind)[0] is not str:
-        words = " ".join(map(str, field.default))
-        attributes |= {"default": words, "callback": by_words(get_args(kind)[0]), "show_default": bool(words)}
+        shown["required"] = True
     elif get_origin(kind) is not tuple:
-        attributes["default"] = field.default
-    if get_origin(kind) is tuple:
-        attributes["multiple"] = get_args(kind)[0] is str
-    elif kind is not bool:
-        attributes["type"] = _type_of(kind, {name: value for meta in metas for name, value in _bounds(meta).items()})
-    for meta in metas:
-        attributes |= ({"metavar": meta.title} if meta.title else {}) | _paths(meta.extra or {})
-    return click.option(name, field.name, **attributes)
+        shown["default"] = field.default
+    if kind is bool:
+        shown["is_flag"] = True
+        has_off = field.default is not False or "off" in attributes
+        off = attributes.pop("off", f"--no-{name.removeprefix('--')}")
+        names[0] += f"/{off}" if has_off else ""
+    elif get_origin(kind) is tuple:
+        part = _plain(get_args(kind)[0])
+        if part.kind in (int, float) and "type" not in part.attributes:
+            words = " ".join(map(str, field.default))
+            shown |= {"default": words, "callback": by_words(part.kind), "show_default": bool(words)}
+        else:
+            shown |= {"multiple": True, "type": _type_of(part)} | part.attributes
+    else:
+        shown["type"] = _type_of(_Plain(kind, bounds, attributes))
+    return click.option(*names, field.name, **shown | attributes)
 
 
-def _plain(annotation: Any) -> tuple[Any, list[msgspec.Meta]]:
+def _plain(annotation: Any) -> _Plain:
     """Return a type without None and without what annotates it, and that."""
     if get_origin(annotation) is Annotated:
-        kind, metas = _plain(get_args(annotation)[0])
-        return kind, [*metas, *get_args(annotation)[1:]]
+        kind, bounds, attributes = _plain(get_args(annotation)[0])
+        for meta in get_args(annotation)[1:]:
+            bounds, attributes = bounds | _bounds(meta), attributes | _attributes(meta)
+        return _Plain(kind, bounds, attributes)
     if get_origin(annotation) in (Union, UnionType):
         return _plain(next(part for part in get_args(annotation) if part is not NoneType))
-    return annotation, []
+    return _Plain(annotation, {}, {})
 
 
 def _bounds(meta: msgspec.Meta) -> dict[str, Any]:
@@ -87,19 +108,19 @@ def _bounds(meta: msgspec.Meta) -> dict[str, Any]:
     return {name: value for name, value in bounds.items() if value is not None and value is not False}
 
 
-def _paths(extra: dict[str, Any]) -> dict[str, Any]:
-    """Return what a type of `field_types` says of a path, as click has it; other attributes as they are."""
-    match extra:
-        case {"exists": kind}:
-            path = click.Path(exists=True, file_okay=kind == "file", dir_okay=kind == "folder", path_type=Path)
-        case {"new": kind}:
-            path = click.Path(file_okay=kind == "file", dir_okay=kind == "folder", path_type=Path)
-        case _:
-            return extra
-    return {"type": path}
+def _attributes(meta: msgspec.Meta) -> dict[str, Any]:
+    """Return further attributes of an option; what `field_types` says of a path is a type of click's."""
+    extra = dict(meta.extra or {})
+    for rule, exists in (("exists", True), ("new", False)):
+        if (what := extra.pop(rule, None)) is not None:
+            extra["type"] = click.Path(
+                exists=exists, file_okay=what == "file", dir_okay=what == "folder", path_type=Path
+            )
+    return extra | ({"metavar": meta.title} if meta.title else {})
 
 
-def _type_of(kind: Any, bounds: dict[str, Any]) -> Any:
+def _type_of(plain: _Plain) -> Any:
+    kind, bounds, _ = plain
     if get_origin(kind) is Literal:
         return click.Choice(list(get_args(kind)))
     if bounds:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -24,28 +24,11 @@ from inference_core.model_config import ModelConfig
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.distillation.examples import Example, Split, TokenExample, encoded_split
 from quality.distillation.network import AdaptedDecoder, LowRank
+from quality.distillation.recipe import Recipe
 
 Progress = Callable[[str, float], None]
-BaseType = Literal["bfloat16", "float32"]
 # One-sided 95%: how far a mean gain must be from zero in standard errors.
 _CONFIDENT = 1.645
-
-
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How an adapter is trained: all linear layers but the head, frozen base weights of type `base`, float32 factors,
-    AdamW without decay, the gradient's norm clipped to `clip`, a learning rate that falls linearly to zero.
-    """
-
-    rank: int = 16
-    alpha: float = 32.0
-    learning_rate: float = 2e-3
-    clip: float = 1.0
-    epochs: int = 1
-    """How often each example is seen."""
-    batch: int = 8
-    """Examples per step."""
-    base: BaseType = "bfloat16"
-    seed: int = 0
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):

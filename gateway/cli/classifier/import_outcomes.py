@@ -2,21 +2,26 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import NotNegative, Share
+from gateway.base.settings import Settings
 from gateway.cli.options import (
     FILE,
-    data_dir_option,
-    database_option,
+    LEDGER,
+    STORED,
     echo_answer,
-    ledger_options,
-    settings_from,
-    stored_options,
+    json_option,
+    reason_option,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,15 +34,23 @@ def outcomes() -> None:
     """Known outcomes of the catalogue's tiers."""
 
 
+class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio outcomes import`."""
+
+    key_id: Annotated[str, Meta(title="ID")] | None = msgspec.field(name="key", default=None)
+    """Id of the key whose prompts these are. [no key]"""
+    margin: NotNegative = 0.0
+    """Difference of scores that still counts as equally good."""
+    weight: Share = 1.0
+    """Weight of such a label."""
+
+
 @outcomes.command("import")
 @click.argument("file", type=FILE)
-@click.option("--key", "key_id", metavar="ID", help="Id of the key whose prompts these are.  [no key]")
-@click.option(
-    "--margin", type=click.FloatRange(min=0), default=0.0, help="Score difference that still counts as equally good."
-)
-@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, help="Weight of such a label.")
-@ledger_options
-def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **options: Any) -> None:
+@options_of(ImportOptions)
+@with_settings(*LEDGER)
+@json_option
+def import_(file: Path, options: ImportOptions, as_json: bool, settings: Settings) -> None:
     """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.
 
     FILE has a line for each prompt: {"prompt": "…", "scores": {"1": 0.4, "4": 0.9}}, or "messages" in place of
@@ -49,8 +62,7 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     from quality.learning.outcome_import import import_outcomes, read_outcomes
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
-    catalog = load_catalog(settings.catalog)
+    catalog, key_id = load_catalog(settings.catalog), options.key_id
     found = read_outcomes(file, len(catalog.tiers))
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
@@ -58,8 +70,8 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
 
     async def store(engine: "AsyncEngine") -> "Imported":
         return await import_outcomes(
-            engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=margin, weight=weight,
-            now=time.time(), file=file.name,
+            engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=options.margin,
+            weight=options.weight, now=time.time(), file=file.name,
         )  # fmt: skip
 
     made = with_database(settings, store)
@@ -73,12 +85,13 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
 
 
 @outcomes.command("list")
-@stored_options
-def list_(as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def list_(as_json: bool, settings: Settings) -> None:
     """Show the imports, newest first, with what each said of the tiers."""
     from quality.learning.outcome_import import list_imports
 
-    found = with_database(settings_from(**options), list_imports)
+    found = with_database(settings, list_imports)
     rows = [
         [
             one.import_id,
@@ -95,17 +108,16 @@ def list_(as_json: bool, **options: Any) -> None:
 
 @outcomes.command("delete")
 @click.argument("import_id", metavar="IMPORT")
-@click.option("--reason", help="Recorded in the audit trail.")
-@data_dir_option
-@database_option
-def delete_(import_id: str, reason: str | None, **options: Any) -> None:
+@reason_option
+@with_settings("data_dir", "database_url")
+def delete_(import_id: str, reason: str | None, settings: Settings) -> None:
     """Delete an import with its labels. A running server follows within seconds; no later training reads them."""
     from quality.learning.outcome_import import delete_import
 
     async def undo(engine: "AsyncEngine") -> int | None:
         return await delete_import(engine, import_id, actor="cli", reason=reason, now=time.time())
 
-    gone = with_database(settings_from(**options), undo)
+    gone = with_database(settings, undo)
     if gone is None:
         raise click.ClickException(f"there is no import {import_id!r}; aio outcomes list shows them")
     click.echo(f"{import_id} and its {gone} labels are deleted")

@@ -2,35 +2,38 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
-from gateway.cli.options import (
-    NEW_FILE,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
-    settings_from,
-    staged_progress,
-    table,
-)
+from gateway.base.field_types import Count
+from gateway.base.settings import Settings
+from gateway.cli.options import MACHINE, NEW_FILE, staged_progress, table, with_settings
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from quality.evaluation.everyday_outcomes import EverydayOutcomes, Progress
     from tiers.catalog.catalog import Catalog
 
 
+class MeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier measure`."""
+
+    per_level: Annotated[int, Meta(ge=1, le=10)] = 6
+    """Tasks of each kind and level."""
+    seed: int = 1
+    """Seed of the generated tasks."""
+    concurrency: Count = 16
+    """Tasks in flight."""
+
+
 @click.command()
 @click.argument("file", required=False, type=NEW_FILE)
-@click.option("--per-level", type=click.IntRange(1, 10), default=6, help="Tasks per kind and level.")
-@click.option("--seed", default=1, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight.")
-@catalog_option
-@data_dir_option
-@cache_dir_option
-def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **options: Any) -> None:
+@options_of(MeasureOptions)
+@with_settings(*MACHINE, role="all")
+def measure(file: Path | None, options: MeasureOptions, settings: Settings) -> None:
     """Ask every tier everyday tasks and write to FILE which it solved; no text is kept.
 
     By default FILE is in the data folder. `aio serve` reads it there at start, and routes by it instead of by
@@ -39,8 +42,6 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **op
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
     """
-    import msgspec
-
     from gateway.base.stores.data_folder import private_data_folder
     from inference_core.native import cpu
     from quality.evaluation.everyday_outcomes import (
@@ -52,19 +53,18 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **op
     )
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if file is None:
         private_data_folder(settings.data_path)
         file = settings.data_path / OWN_FOLDER / f"{catalog.fingerprint}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
     kernels = cpu.extension().instruction_set() if cpu.AVAILABLE else "torch"
-    outcomes = begun_outcomes(catalog, seed, per_level, kernels)
+    outcomes = begun_outcomes(catalog, options.seed, options.per_level, kernels)
     if file.exists():
         outcomes = _same(read_outcomes(file), outcomes, file)
     with staged_progress("starting") as progress:
-        outcomes = asyncio.run(_measure(settings, catalog, outcomes, file, concurrency, progress))
-    write_outcomes(msgspec.structs.replace(outcomes, classes=task_classes(seed, per_level)), file)
+        outcomes = asyncio.run(_measure(settings, catalog, outcomes, file, options.concurrency, progress))
+    write_outcomes(msgspec.structs.replace(outcomes, classes=task_classes(options.seed, options.per_level)), file)
     click.echo(_shown(outcomes, catalog))
     click.echo(f"kept in {file}")
 
@@ -83,15 +83,13 @@ def _same(before: "EverydayOutcomes", wanted: "EverydayOutcomes", file: Path) ->
 
 
 async def _measure(
-    settings: "Settings",
+    settings: Settings,
     catalog: "Catalog",
     outcomes: "EverydayOutcomes",
     file: Path,
     concurrency: int,
     progress: "Progress",
 ) -> "EverydayOutcomes":
-    import msgspec
-
     from gateway.runtime.cores.engine import running_engine
     from quality.evaluation.everyday_outcomes import measured_tier, write_outcomes
 

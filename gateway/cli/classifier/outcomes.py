@@ -2,71 +2,62 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, ExistingFile, ExistingFolder, NewFile
+from gateway.base.settings import Settings
 from gateway.cli.options import (
-    FILE,
     FOLDER,
-    NEW_FILE,
+    MACHINE,
     NEW_FOLDER,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
     echo_answer,
     json_option,
-    settings_from,
     shown_progress,
     table,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
+from quality.evaluation.task_set import Kind
 
 if TYPE_CHECKING:
     from classifier.model.outcome_model import OutcomeModel
     from classifier.training.metrics.probe_evaluation import ProbeReport
-    from gateway.base.settings import Settings
     from quality.evaluation.collect_outcomes import Collection, Progress, Question
-    from quality.evaluation.task_set import Kind
     from tiers.catalog.catalog import Catalog
+
+
+class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier collect`."""
+
+    tiers: str = "1,2,3,4"
+    """Numbers of the tiers to ask, separated by commas."""
+    tasks: Annotated[int, Meta(ge=0, le=5000)] = 400
+    """Number of generated tasks."""
+    kinds: tuple[Kind, ...] = msgspec.field(name="kind", default=())
+    """A kind of generated tasks. May be repeated. [all]"""
+    word_problems: Annotated[int, Meta(ge=0, le=300)] = 0
+    """Number of GSM8K problems from --data."""
+    choices: ExistingFile | None = None
+    """Multiple-choice questions of your own as JSON lines: prompt with its options, answer with the letter."""
+    data: ExistingFolder | None = None
+    """Folder of public data. [AIO_DATA]"""
+    second: bool = True
+    """Ask a second time where the agreement of two answers is evidence."""
+    seed: int = 11
+    """Seed of the generated tasks."""
+    concurrency: Count = 8
+    """Answers in flight."""
 
 
 @click.command()
 @click.argument("folder", type=NEW_FOLDER)
-@click.option("--tiers", default="1,2,3,4", help="Numbers of the tiers to ask.")
-@click.option("--tasks", type=click.IntRange(0, 5000), default=400, help="Number of generated tasks.")
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice(["copy", "spell", "compare", "arithmetic"]),
-    help="Kinds of the generated tasks.  [all]",
-)
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, help="GSM8K problems from --data.")
-@click.option(
-    "--choices",
-    type=FILE,
-    help="Own multiple-choice questions as JSON lines: prompt with its options, answer with the letter.",
-)
-@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
-@click.option("--second/--no-second", default=True, help="Ask again where agreement can check the answer.")
-@click.option("--seed", default=11, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers in flight.")
-@catalog_option
-@data_dir_option
-@cache_dir_option
-def collect(
-    folder: Path,
-    tiers: str,
-    tasks: int,
-    kinds: tuple["Kind", ...],
-    word_problems: int,
-    choices: Path | None,
-    data: Path | None,
-    second: bool,
-    seed: int,
-    concurrency: int,
-    **options: Any,
-) -> None:
+@options_of(CollectOptions)
+@with_settings(*MACHINE, role="all")
+def collect(folder: Path, options: CollectOptions, settings: Settings) -> None:
     """Ask the tiers verifiable prompts and keep outcomes and evidence in FOLDER; resumes a started folder.
 
     The prompts are generated tasks of graded difficulty, word problems with known answers and multiple choice. No
@@ -77,34 +68,38 @@ def collect(
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
-    numbers = _numbers(tiers, len(catalog.tiers))
-    how = Collection(seed=seed, concurrency=concurrency, second=second)
-    questions = graded_questions(seed, tasks, kinds or KINDS)
-    if word_problems:
-        questions += public_problems(data or data_folder(), word_problems)
-    if choices is not None:
-        questions += choice_questions(choices)
+    numbers = _numbers(options.tiers, len(catalog.tiers))
+    how = Collection(seed=options.seed, concurrency=options.concurrency, second=options.second)
+    questions = graded_questions(options.seed, options.tasks, options.kinds or KINDS)
+    if options.word_problems:
+        questions += public_problems(options.data or data_folder(), options.word_problems)
+    if options.choices is not None:
+        questions += choice_questions(options.choices)
     with shown_progress() as progress:
         asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
     click.echo(f"{asked} answers were added to {folder}; aio classifier probes {folder} fits on them")
 
 
+class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier probes`."""
+
+    registry: Path | None = None
+    """Registry of evidence models. [probes/ in the data folder]"""
+    promote: bool = True
+    """Let `aio serve` use the models."""
+    seed: int = 0
+    """Seed of the split into folds."""
+    report: NewFile | None = None
+    """Write the figures to this file as JSON."""
+
+
 @click.command()
 @click.argument("folder", type=FOLDER)
-@click.option(
-    "--registry", type=click.Path(path_type=Path), help="Registry of evidence models.  [probes/ in the data folder]"
-)
-@click.option("--promote/--no-promote", default=True, help="Whether `aio serve` uses them.")
-@click.option("--seed", default=0)
-@click.option("--report", type=NEW_FILE, help="Write the figures there as JSON.")
-@catalog_option
-@data_dir_option
+@options_of(ProbeOptions)
+@with_settings("catalog", "data_dir")
 @json_option
-def probes(
-    folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **options: Any
-) -> None:
+def probes(folder: Path, options: ProbeOptions, as_json: bool, settings: Settings) -> None:
     """Fit models that judge an answer before it is sent, and answer lengths, on the outcomes in FOLDER, and measure
     them.
 
@@ -114,19 +109,17 @@ def probes(
     from classifier.training.metrics.probe_evaluation import make_probes
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
     strongest = len(load_catalog(settings.catalog).tiers)
-    made = make_probes(folder, registry or settings.probes_path, strongest, promote=promote, seed=seed)
-    if report is not None:
-        import msgspec
-
-        report.write_bytes(msgspec.json.format(msgspec.json.encode(made.report), indent=1) + b"\n")
-    shown = f"{_shown(made.report)}\n{made.folder}: {'promoted' if promote else 'not promoted'}"
+    registry = options.registry or settings.probes_path
+    made = make_probes(folder, registry, strongest, promote=options.promote, seed=options.seed)
+    if options.report is not None:
+        options.report.write_bytes(msgspec.json.format(msgspec.json.encode(made.report), indent=1) + b"\n")
+    shown = f"{_shown(made.report)}\n{made.folder}: {'promoted' if options.promote else 'not promoted'}"
     echo_answer(as_json, made.report, shown)
 
 
 async def _collect(
-    settings: "Settings",
+    settings: Settings,
     catalog: "Catalog",
     folder: Path,
     numbers: list[int],
@@ -148,7 +141,7 @@ async def _collect(
         return await collect_outcomes(asked, catalog, outcomes, questions, prompts, how, progress)
 
 
-def _classifier(settings: "Settings", catalog: "Catalog") -> "OutcomeModel":
+def _classifier(settings: Settings, catalog: "Catalog") -> "OutcomeModel":
     from classifier.registry.artefact import default_artefact, load_artefact
     from classifier.registry.registry import ArtefactRegistry
 

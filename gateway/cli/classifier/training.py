@@ -3,57 +3,55 @@ follow-ups, and the classifier again from recorded outcomes."""
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from gateway.base.field_types import ExistingFile, ExistingFolder, NewFile
+from gateway.base.settings import Settings
 from gateway.cli.cluster import joined
 from gateway.cli.options import (
     FILE,
-    FOLDER,
     NEW_FILE,
-    catalog_option,
-    data_dir_option,
-    database_option,
+    audit_reason_option,
     echo_answer,
     echo_json,
     json_option,
-    settings_from,
     staged_progress,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from quality.retraining.retrain import RetrainResult
     from quality.retraining.training_process import OnProgress, Train
 
 
+class ComplexityOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier complexity`."""
+
+    train: NewFile | None = None
+    """Train on ROWS and write the model to this file."""
+    model: ExistingFile | None = None
+    """Model to measure. [the packaged one]"""
+    prior: ExistingFile | None = None
+    """Refit this model on ROWS instead of training from nothing."""
+    unrated: ExistingFile | None = None
+    """Prompts without classes, for --prior."""
+    encoder: ExistingFolder | None = None
+    """Fine-tune this checkpoint on ROWS and write it to the folder of --train, for AIO_CLASSIFIER_ENCODER."""
+    seed: int = 0
+    """Seed of the training and of the folds."""
+
+
 @click.command()
 @click.argument("rows", type=FILE)
-@click.option("--train", "target", type=NEW_FILE, help="Train on ROWS and write the model here.")
-@click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
-@click.option("--prior", "prior_file", type=FILE, help="Refit this model on ROWS instead of training from nothing.")
-@click.option("--unrated", "unrated_file", type=FILE, help="Prompts without classes, for --prior.")
-@click.option(
-    "--encoder",
-    "checkpoint",
-    type=FOLDER,
-    help="Fine-tune this checkpoint on ROWS and write it to the folder of --train, for AIO_CLASSIFIER_ENCODER.",
-)
-@click.option("--seed", default=0)
+@options_of(ComplexityOptions)
 @json_option
-def complexity(
-    rows: Path,
-    target: Path | None,
-    model_file: Path | None,
-    prior_file: Path | None,
-    unrated_file: Path | None,
-    checkpoint: Path | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def complexity(rows: Path, options: ComplexityOptions, as_json: bool) -> None:
     """Measure the complexity model on ROWS, or train one on them and measure it by cross-validation.
 
     A line of ROWS is {"prompt": text, "classes": [1 to 4 of each rater], "range": [least, most accepted tier]};
@@ -72,35 +70,39 @@ def complexity(
         read_labelled,
     )
 
-    if checkpoint is not None:
+    target, seed = options.train, options.seed
+    if options.encoder is not None:
         if target is None:
             raise click.UsageError("--encoder needs --train FOLDER.")
         from classifier.training.recipes.fine_tune import FineTuneSettings, train_classes
 
-        train_classes(read_labelled(rows), checkpoint, target, FineTuneSettings(seed=seed))
+        train_classes(read_labelled(rows), options.encoder, target, FineTuneSettings(seed=seed))
         echo_answer(as_json, {"encoder": target}, f"AIO_CLASSIFIER_ENCODER={target} classifies by it")
         return
     if holds_conversations(rows):
         if target is not None:
             raise click.UsageError("--train takes prompts with classes, not conversations.")
-        model = shipped_complexity() if model_file is None else load_complexity(model_file)
+        model = shipped_complexity() if options.model is None else load_complexity(options.model)
         conversations = measured_conversations(read_conversations(rows), model, load_artefact(default_artefact()))
         head = ["measure", "in context", "last turn alone", "length", "one tier for all"]
         echo_answer(as_json, conversations, table(head, conversations.lines()))
         return
     labelled = read_labelled(rows)
     outcome_model = load_artefact(default_artefact())
-    if target is not None and prior_file is not None:
+    if target is not None and options.prior is not None:
         from classifier.training.fitting.complexity_refit import out_of_fold_refits, read_unrated, refit_complexity
 
-        prior, unrated = load_complexity(prior_file), [] if unrated_file is None else read_unrated(unrated_file)
+        prior, unrated = (
+            load_complexity(options.prior),
+            [] if options.unrated is None else read_unrated(options.unrated),
+        )
         refit_complexity(prior, labelled, unrated, outcome_model, seed=seed).save(target)
         found = out_of_fold_refits(prior, labelled, unrated, outcome_model, seed=seed)
     elif target is not None:
         fit_complexity(labelled, outcome_model, seed=seed).save(target)
         found = out_of_fold(labelled, outcome_model, seed=seed)
     else:
-        model = shipped_complexity() if model_file is None else load_complexity(model_file)
+        model = shipped_complexity() if options.model is None else load_complexity(options.model)
         found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
     report = measured(labelled, found)
     echo_answer(as_json, report, table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))
@@ -110,7 +112,7 @@ def complexity(
 @click.argument("rows", type=FILE)
 @click.option("--train", "target", type=NEW_FILE, help="Train on AIO's own turns and ROWS and write the model here.")
 @click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
-@click.option("--seed", default=0)
+@click.option("--seed", default=0, help="Seed of the training and of the folds.")
 @json_option
 def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: int, as_json: bool) -> None:
     """Measure on ROWS how well it is known whether a turn needs the earlier ones, or train a model for that and measure
@@ -142,19 +144,14 @@ def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: in
 
 @click.command()
 @click.option("--rollback", is_flag=True, help="Restore the previous classifier instead of training.")
-@click.option(
-    "--reason", show_default=False, default="asked for on the command line", help="For the audit trail of a rollback."
-)
-@catalog_option
-@data_dir_option
-@database_option
+@audit_reason_option
+@with_settings("catalog", "data_dir", "database_url")
 @click.option(
     "--cluster", "address", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT."
 )
 @json_option
-def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **options: Any) -> None:
+def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, settings: Settings) -> None:
     """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
-    settings = settings_from(**options)
     if rollback:
         version = _rollback(settings, reason)
         echo_answer(as_json, {"current": version}, f"classifier {version} serves again")
@@ -172,7 +169,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
         click.echo(f"tier {tier['tier']}: calibration slope {slope} (wanted: 0.9 to 1.1) on {tier['rows']} rows")
 
 
-def _retrain(settings: "Settings", show: "OnProgress", *, on_cluster: bool) -> "RetrainResult":
+def _retrain(settings: Settings, show: "OnProgress", *, on_cluster: bool) -> "RetrainResult":
     from classifier.registry.registry import ArtefactRegistry
     from gateway.operations.labels.loop_setup import retrain_settings
     from quality.quality_loop import run_retraining
@@ -187,7 +184,7 @@ def _retrain(settings: "Settings", show: "OnProgress", *, on_cluster: bool) -> "
     return with_database(settings, lambda engine: run_retraining(registry, ordered, engine, "cli", show, train))
 
 
-def _rollback(settings: "Settings", reason: str) -> str:
+def _rollback(settings: Settings, reason: str) -> str:
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback
 

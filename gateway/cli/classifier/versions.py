@@ -4,28 +4,30 @@ what they predict.
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, ExistingFile, NewFile, Share
+from gateway.base.settings import Settings
 from gateway.cli.options import (
     FILE,
-    NEW_FILE,
+    LEDGER,
+    STORED,
     audit_reason_option,
-    data_dir_option,
     echo_answer,
     json_option,
-    ledger_options,
-    settings_from,
-    stored_options,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from classifier.prompt_predictions import Explanation
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.base.settings import Settings
     from quality.comparison.decision_gain import Serving
 
 version_option = click.option(
@@ -54,13 +56,13 @@ def folder_of(root: Path, version: str | None) -> Path:
 
 
 @click.command("list")
-@data_dir_option
+@with_settings("data_dir")
 @json_option
-def list_versions(as_json: bool, **options: Any) -> None:
+def list_versions(as_json: bool, settings: Settings) -> None:
     """Show every version: which serves, which is on trial, and where each comes from."""
     from classifier.registry.version_list import listed_versions
 
-    found = listed_versions(settings_from(**options).registry_path)
+    found = listed_versions(settings.registry_path)
     rows = [
         [one.version, one.status, one.parent or "-", one.encoder, f"{one.rows:,}", f"{one.megabytes:.1f}", one.problem]
         for one in found
@@ -73,12 +75,12 @@ def list_versions(as_json: bool, **options: Any) -> None:
 @click.command()
 @click.argument("version", metavar="VERSION|FOLDER")
 @audit_reason_option
-@ledger_options
-def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
+@with_settings(*LEDGER)
+@json_option
+def promote(version: str, reason: str, as_json: bool, settings: Settings) -> None:
     """Let VERSION serve, after the checks that a server makes; running servers follow."""
     from quality.rollout.operator_commands import promote as order
 
-    settings = settings_from(**options)
     registry, name, prior, serving = _accepted(settings, version)
     before = with_database(
         settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior, serving=serving)
@@ -92,13 +94,13 @@ def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @audit_reason_option
-@stored_options
-def rollback(reason: str, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def rollback(reason: str, as_json: bool, settings: Settings) -> None:
     """Restore the previous version; a second rollback changes nothing."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback as order
 
-    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     current = with_database(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
     echo_answer(as_json, {"current": current, "previous": registry.previous()}, f"classifier {current} serves again")
@@ -111,13 +113,15 @@ def rollback(reason: str, as_json: bool, **options: Any) -> None:
 )
 @click.option("--stop", is_flag=True, help="End the trial.")
 @audit_reason_option
-@ledger_options
-def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **options: Any) -> None:
+@with_settings(*LEDGER)
+@json_option
+def canary(
+    version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, settings: Settings
+) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import start_canary, stop_canary
 
-    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     if stop:
         if version is not None or share is not None:
@@ -141,7 +145,7 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     echo_answer(as_json, {"canary": registry.canary()}, said)
 
 
-def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]], Serving]":
+def _accepted(settings: Settings, version: str) -> "tuple[ArtefactRegistry, str, list[list[float]], Serving]":
     """Return the registry with `version` in it, checked as a server checks it; an empty one first gets the packaged
     version. Also returns the assumed strengths of the catalogue's tiers, and by what utility it serves.
 
@@ -170,25 +174,27 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     return registry, model.version, tier_prior(catalog, settings.data_path), objective_of(settings, catalog)
 
 
+class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio classifier predict`."""
+
+    source: ExistingFile = msgspec.field(name="input")
+    """JSON lines with "id" and "prompt"."""
+    target: NewFile = msgspec.field(name="output")
+    """File of JSON lines to write."""
+    quality: Share | None = None
+    """Quality target that `tier` is chosen for. [0.7, or the version's own]"""
+    catalog: Annotated[str, Meta(title="NAME|FILE")] | None = None
+    """Decide for the tiers of this catalogue."""
+    processes: Count | None = None
+    """Number of parallel processes. [one per core]"""
+
+
 @click.command()
-@click.option("--input", "source", type=FILE, required=True, help='JSON lines with "id" and "prompt".')
-@click.option("--output", "target", type=NEW_FILE, required=True, help="JSON lines.")
+@options_of(PredictOptions)
 @version_option
-@click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
-@click.option("--catalog", metavar="NAME|FILE", help="Decide for this catalogue's tiers.")
-@click.option("--processes", type=click.IntRange(min=1), help="Parallel processes.  [one per core]")
-@data_dir_option
+@with_settings("data_dir")
 @json_option
-def predict(
-    source: Path,
-    target: Path,
-    version: str | None,
-    quality: float | None,
-    processes: int | None,
-    catalog: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def predict(options: PredictOptions, version: str | None, as_json: bool, settings: Settings) -> None:
     """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
 
     Without --catalog it decides by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
@@ -199,16 +205,15 @@ def predict(
     from inference_core.io.files import atomic_file
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
     folder = folder_of(settings.registry_path, version)
-    known = None if catalog is None else load_catalog(catalog)
+    known = None if options.catalog is None else load_catalog(options.catalog)
     began, written = time.perf_counter(), 0
-    with atomic_file(target) as file:
+    with atomic_file(options.target) as file:
         for count, lines in predict_lines(
             folder,
-            read_prompts(source),
-            quality_target=quality,
-            processes=processes,
+            read_prompts(options.source),
+            quality_target=options.quality,
+            processes=options.processes,
             catalogue_fingerprint="" if known is None else known.fingerprint,
             prior=None if known is None else class_prior(known, settings.data_path),
         ):
@@ -218,8 +223,8 @@ def predict(
     rate = f"{written / seconds:,.0f} a second" if seconds else "at once"
     echo_answer(
         as_json,
-        {"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(target)},
-        f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {target}",
+        {"version": folder.name, "rows": written, "seconds": round(seconds, 3), "output": str(options.target)},
+        f"{written:,} prompts by {folder.name} in {seconds:.2f} s ({rate}) -> {options.target}",
     )
 
 
@@ -227,16 +232,16 @@ def predict(
 @click.argument("prompt", required=False)
 @click.option("--input", "source", type=FILE, help="JSON lines of prompts.")
 @version_option
-@data_dir_option
+@with_settings("data_dir")
 @json_option
-def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **options: Any) -> None:
+def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, settings: Settings) -> None:
     """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
     from classifier.prompt_predictions import PromptRow, explained, read_prompts
     from classifier.registry.acceptance import accepted_artefact
 
     if (prompt is None) == (source is None):
         raise click.UsageError("give either a PROMPT or --input FILE")
-    model = accepted_artefact(folder_of(settings_from(**options).registry_path, version))
+    model = accepted_artefact(folder_of(settings.registry_path, version))
     rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
     found = [explained(model, row) for row in rows]
     texts = (_text(one, named=source is not None) for one in found)

@@ -3,30 +3,34 @@
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, NotNegative, Whole
+from gateway.base.settings import Settings
 from gateway.cli.cluster import address_option, joined, require_ray
 from gateway.cli.live.knobs import assignment
-from gateway.cli.options import (
-    NEW_FOLDER,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
-    echo_answer,
-    json_option,
-    settings_from,
-    table,
-)
+from gateway.cli.options import NEW_FOLDER, echo_answer, json_option, table, with_settings
+from gateway.cli.typed_options import options_of
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio cluster up`."""
+
+    nodes: Count = 2
+    """Nodes in addition to the head."""
+    cpus: Count = 1
+    """CPUs that each node offers."""
+    gpus: Whole = 0
+    """GPUs that each node offers."""
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(min=1), default=2, help="Nodes in addition to the head.")
-@click.option("--cpus", type=click.IntRange(min=1), default=1, help="CPUs that each node offers.")
-@click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs that each node offers.")
-def up(nodes: int, cpus: int, gpus: int) -> None:
+@options_of(NodeOptions)
+def up(options: NodeOptions) -> None:
     """Start a head without work and N nodes, and run them until interrupted.
 
     These are real Ray nodes in separate processes; for several machines, see docs/reference/ray.md.
@@ -34,52 +38,38 @@ def up(nodes: int, cpus: int, gpus: int) -> None:
     require_ray()
     from gateway.runtime.cluster.join import LocalCluster
 
-    with LocalCluster(nodes, cpus=cpus, gpus=gpus) as local:
-        click.echo(f"a head and {nodes} nodes of {cpus} CPU(s) at {local.address}; serve on them:\n")
+    with LocalCluster(options.nodes, cpus=options.cpus, gpus=options.gpus) as local:
+        click.echo(f"a head and {options.nodes} nodes of {options.cpus} CPU(s) at {local.address}; serve on them:\n")
         click.echo(f"  aio serve --cluster {local.address}\n")
         local.wait_for_interrupt()
 
 
+class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio cluster deploy`."""
+
+    replicas: Count = 1
+    """Minimum replicas of every core."""
+    most: Count | None = None
+    """Maximum replicas of every core. [--replicas]"""
+    prefill: Whole = 0
+    """Minimum of additional replicas that only compute long prompts."""
+    most_prefill: Count | None = None
+    """Maximum of additional replicas that only compute long prompts. [--prefill]"""
+    prefill_knobs: Annotated[tuple[str, ...], Meta(title="NAME=VALUE")] = msgspec.field(name="prefill_knob", default=())
+    """A live knob of the additional replicas only. May be repeated."""
+    cpus: NotNegative = 1.0
+    """CPUs for each rank of a core."""
+    up_seconds: NotNegative = 10.0
+    """Seconds of high load before replicas start."""
+    down_seconds: NotNegative = 300.0
+    """Seconds of low load before a replica stops."""
+
+
 @click.command()
 @address_option
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Minimum replicas of every core.")
-@click.option("--most", type=click.IntRange(min=1), help="Maximum replicas of every core.  [--replicas]")
-@click.option(
-    "--prefill",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Minimum of additional replicas that only compute long prompts.",
-)
-@click.option("--most-prefill", type=click.IntRange(min=1), help="Maximum of these.  [--prefill]")
-@click.option(
-    "--prefill-knob",
-    "prefill_knobs",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A live knob of the prefill replicas only.",
-)
-@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, help="CPUs per rank of a core.")
-@click.option(
-    "--up-seconds", type=click.FloatRange(min=0), default=10.0, help="Seconds of high load before replicas start."
-)
-@click.option(
-    "--down-seconds", type=click.FloatRange(min=0), default=300.0, help="Seconds of low load before a replica stops."
-)
-def deploy(
-    address: str,
-    replicas: int,
-    most: int | None,
-    prefill: int,
-    most_prefill: int | None,
-    prefill_knobs: tuple[str, ...],
-    cpus: float,
-    up_seconds: float,
-    down_seconds: float,
-    **options: Any,
-) -> None:
+@with_settings("catalog", "data_dir", "cache_dir")
+@options_of(DeployOptions)
+def deploy(address: str, options: DeployOptions, settings: Settings) -> None:
     """Start the catalogue's cores and wait until they serve; running ones are rescaled.
 
     With --prefill, prompts of at least the live knob handover_min_tokens go to a second pool of each core first, and
@@ -88,16 +78,20 @@ def deploy(
     """
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
+    replicas, most, prefill, most_prefill = options.replicas, options.most, options.prefill, options.most_prefill
     for few, many, name in ((replicas, most, "replicas"), (prefill, most_prefill, "prefill")):
         if many is not None and many < few:
             least, bound = f"--{name} {few}", f"--most{'' if name == 'replicas' else '-' + name} {many}"
             raise click.UsageError(f"{bound} is fewer than {least}")
-    own = _own_knobs(prefill_knobs, prefill)
+    own = _own_knobs(options.prefill_knobs, prefill)
     with joined(address) as fleet:
         scale = fleet.Scale(
-            fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
+            fewest=replicas,
+            most=most or replicas,
+            cpus=options.cpus,
+            up_seconds=options.up_seconds,
+            down_seconds=options.down_seconds,
         )
         second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
         fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
@@ -125,12 +119,12 @@ def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
 
 @click.command()
 @address_option
-@catalog_option
-def down(address: str, **options: Any) -> None:
+@with_settings("catalog")
+def down(address: str, settings: Settings) -> None:
     """Stop the catalogue's cores; running answers may end first."""
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings_from(**options).catalog)
+    catalog = load_catalog(settings.catalog)
     with joined(address) as fleet:
         removed = fleet.remove(catalog)
     for name in removed:
@@ -139,13 +133,13 @@ def down(address: str, **options: Any) -> None:
 
 @click.command()
 @address_option
-@catalog_option
+@with_settings("catalog")
 @json_option
-def status(address: str, as_json: bool, **options: Any) -> None:
+def status(address: str, as_json: bool, settings: Settings) -> None:
     """Show every core's state in Ray Serve, and its replicas with node and address."""
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings_from(**options).catalog)
+    catalog = load_catalog(settings.catalog)
     with joined(address) as fleet:
         states = fleet.serve_applications()
         cores = {core: (states.get(fleet.service_of(catalog, core), "not deployed"), fleet.announced(catalog, core))

@@ -4,15 +4,16 @@ profile of a goal.
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Meta
 
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import echo_answer, echo_json, json_option, table
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from gateway.cli.live.server import Server
+from gateway.cli.options import echo_answer, echo_json, json_option, limit_option, reason_option, table
+from gateway.cli.typed_options import options_of
 
 knobs = LazyGroup(
     name="knobs",
@@ -29,20 +30,25 @@ knobs = LazyGroup(
 )
 
 
-def server_options(command: Command) -> Command:
-    """`--url`, `--key` and `--json`, for commands that speak to a running server."""
-    url = click.option(
-        "--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="Where the server listens.  [AIO_URL]"
-    )
-    key = click.option("--key", envvar="AIO_ADMIN_KEY", help="An admin key of the server.  [AIO_ADMIN_KEY]")
-    return url(key(json_option(command)))
+class ChangeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio knobs set`."""
+
+    model: Annotated[str, Meta(title="NAME")] | None = None
+    """Change only this model's knobs."""
+    core: Annotated[str, Meta(title="NAME")] | None = None
+    """Change only the knobs of this core's models: cpu or a GPU group."""
+    keep: bool = False
+    """Keep the change across restarts of the core."""
+    reason: str | None = None
+    """Why the change is made. The audit trail keeps it."""
 
 
 @click.command()
-@server_options
-def show(url: str, key: str | None, as_json: bool) -> None:
+@options_of(Server, "server")
+@json_option
+def show(server: Server, as_json: bool) -> None:
     """Show every knob with its value for each model, what is allowed, and what it does."""
-    shown = ask_server(url, key, "GET", "/knobs/core")
+    shown = server.ask("GET", "/knobs/core")
     models = list(shown["models"])
     several = len(set(shown["cores"].values())) > 1
     heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
@@ -60,27 +66,16 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 
 @click.command("set")
 @click.argument("assignments", metavar="NAME=VALUE…", nargs=-1, required=True)
-@click.option("--model", metavar="NAME", help="Change one model's knobs only.")
-@click.option("--core", metavar="NAME", help="Change the knobs of one core's models only: cpu or a GPU group.")
-@click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
-@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
-@server_options
-def set_knobs(
-    assignments: tuple[str, ...],
-    model: str | None,
-    core: str | None,
-    keep: bool,
-    reason: str | None,
-    url: str,
-    key: str | None,
-    as_json: bool,
-) -> None:
+@options_of(ChangeOptions)
+@options_of(Server, "server")
+@json_option
+def set_knobs(assignments: tuple[str, ...], options: ChangeOptions, server: Server, as_json: bool) -> None:
     """Change all named knobs at once, from the server's next step on; a value is JSON or a bare word.
 
     NAME=null puts a knob back to the value that its model was started with.
     """
-    body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
-    answer = ask_server(url, key, "PATCH", "/knobs/core", body)
+    body = dict(map(assignment, assignments)) | msgspec.structs.asdict(options)
+    answer = server.ask("PATCH", "/knobs/core", body)
     echo_changes(answer, as_json, lambda change, text: f"{change['model']}: {text}{kept_of(change)}")
 
 
@@ -108,12 +103,13 @@ def json_text(value: Any) -> str:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="Number of changes, newest first.")
-@click.option("--knob", metavar="NAME", help="One knob only.")
-@server_options
-def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
+@limit_option(20)
+@click.option("--knob", metavar="NAME", help="Show the changes of this knob only.")
+@options_of(Server, "server")
+@json_option
+def history(limit: int, knob: str | None, server: Server, as_json: bool) -> None:
     """Show the last changes, refused ones included."""
-    answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
+    answer = server.ask("GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
     rows = [
         [
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["created_at"])),
@@ -127,41 +123,6 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
         for change in answer["changes"]
     ]
     echo_answer(as_json, answer, table(["when", "who", "model", "knob", "from", "to", "why"], rows))
-
-
-def ask_server(
-    url: str,
-    key: str | None,
-    method: str,
-    path: str,
-    body: Any = None,
-    query: dict[str, Any] | None = None,
-    timeout: float = 30.0,
-) -> Any:
-    """Return the server's answer. Raises `click.ClickException` with its error message, or why there is none."""
-    import httpx
-
-    from tiers.remote.http_transport import ask
-
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    try:
-        answer = ask(
-            method, f"{url.rstrip('/')}/v1/admin{path}", timeout=timeout, headers=headers, json=body, params=query
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise click.ClickException(
-            f"no answer from {url} ({error}); is `aio serve` running there? --url says where"
-        ) from error
-    try:
-        content = msgspec.json.decode(answer.content)
-        if answer.is_success:
-            return content
-        if answer.status_code == 404:
-            raise click.ClickException(f"{url} has no {path}: {content['error']['message']} ({answer.status_code})")
-        missing = " Give it as --key or in AIO_ADMIN_KEY." if answer.status_code == 401 else ""
-        raise click.ClickException(content["error"]["message"] + missing)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{url} answered {answer.status_code} and is not an AIO server") from error
 
 
 def _tuned(model: str, tuning: dict[str, Any]) -> str:
@@ -200,15 +161,16 @@ def _part_command(part: str, says: str, text: Callable[[dict[str, Any]], str]) -
 
     @click.command(part, help=says)
     @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
-    @click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
-    @server_options
-    def command(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+    @reason_option
+    @options_of(Server, "server")
+    @json_option
+    def command(assignments: tuple[str, ...], reason: str | None, server: Server, as_json: bool) -> None:
         path = f"/knobs/{part}"
         if assignments:
-            answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
+            answer = server.ask("PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
             echo_changes(answer, as_json, lambda change, said: said)
             return
-        shown = ask_server(url, key, "GET", path)
+        shown = server.ask("GET", path)
         echo_answer(as_json, shown, text(shown))
 
     return command
@@ -225,19 +187,20 @@ def _cache_text(shown: dict[str, Any]) -> str:
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--keep", is_flag=True, help="Keep the change across restarts of the cores.")
-@click.option("--reason", metavar="TEXT", help="Reason, recorded with the changes.")
-@server_options
-def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+@reason_option
+@options_of(Server, "server")
+@json_option
+def profile(name: str | None, keep: bool, reason: str | None, server: Server, as_json: bool) -> None:
     """Apply a profile while serving: throughput, latency, cost or tail; `catalogue` puts its knobs back.
 
     Without NAME show what each profile sets.
     """
     if name is None:
-        shown = ask_server(url, key, "GET", "/knobs/profiles")
+        shown = server.ask("GET", "/knobs/profiles")
         echo_answer(as_json, shown, _profile_text(shown["profiles"]))
         return
     order = {"profile": name, "keep": keep, "reason": reason}
-    answer = ask_server(url, key, "POST", "/knobs/profiles", order)
+    answer = server.ask("POST", "/knobs/profiles", order)
     echo_changes(answer, as_json, lambda each, text: f"{each['model'] or each['part']}: {text}{kept_of(each)}")
 
 

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import click
 
 from gateway.cli.group import LazyGroup
-from gateway.cli.live.knobs import ask_server, server_options
-from gateway.cli.options import echo_answer, echo_json, table
+from gateway.cli.live.server import Server
+from gateway.cli.options import echo_answer, echo_json, json_option, table
+from gateway.cli.typed_options import options_of
 
 adapters = LazyGroup(
     name="adapters",
@@ -27,10 +28,11 @@ adapters = LazyGroup(
 
 
 @click.command("list")
-@server_options
-def list_adapters(url: str, key: str | None, as_json: bool) -> None:
+@options_of(Server, "server")
+@json_option
+def list_adapters(server: Server, as_json: bool) -> None:
     """Show every adapter: its rank, its size in a slot, and whether it occupies one."""
-    shown = ask_server(url, key, "GET", "/adapters")
+    shown = server.ask("GET", "/adapters")
     if as_json:
         echo_json(shown)
         return
@@ -46,22 +48,24 @@ def list_adapters(url: str, key: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name", metavar="MODEL:NAME")
 @click.argument("folder")
-@server_options
-def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> None:
+@options_of(Server, "server")
+@json_option
+def load(name: str, folder: str, server: Server, as_json: bool) -> None:
     """Load the PEFT folder FOLDER, on the server's machine, so that requests may name MODEL:NAME."""
     model, adapter = _parts(name)
     body = {"model": model, "name": adapter, "path": str(Path(folder).absolute())}
-    answer = ask_server(url, key, "POST", "/adapters", body)
+    answer = server.ask("POST", "/adapters", body)
     echo_answer(as_json, answer, f"{name} is loaded; requests may name it as their model")
 
 
 @click.command()
 @click.argument("name", metavar="MODEL:NAME")
-@server_options
-def unload(name: str, url: str, key: str | None, as_json: bool) -> None:
+@options_of(Server, "server")
+@json_option
+def unload(name: str, server: Server, as_json: bool) -> None:
     """Accept no more requests for MODEL:NAME; it is unloaded after the last one has ended."""
     model, adapter = _parts(name)
-    answer = ask_server(url, key, "DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
+    answer = server.ask("DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
     leaving = any(info["name"] == adapter for info in answer["adapters"])
     echo_answer(as_json, answer, f"{name} is unloaded after its last request" if leaving else f"{name} is unloaded")
 
@@ -86,17 +90,18 @@ def _row(info: dict[str, Any]) -> list[str]:
 
 
 @click.command()
-@click.option("--forget", is_flag=True, help="Send them again from now on.")
-@click.option("--tier", metavar="NAME", help="With --forget: of this tier alone.")
-@server_options
-def refusals(forget: bool, tier: str | None, url: str, key: str | None, as_json: bool) -> None:
+@click.option("--forget", is_flag=True, help="Forget the refusals, so that the parameters are sent again.")
+@click.option("--tier", metavar="NAME", help="With --forget: forget those of this tier only.")
+@options_of(Server, "server")
+@json_option
+def refusals(forget: bool, tier: str | None, server: Server, as_json: bool) -> None:
     """Show which parameters are left out of requests because a server refused them, or forget it."""
     if forget:
         path = "/refusals" if tier is None else f"/refusals?tier={quote(tier, safe='')}"
-        answer = ask_server(url, key, "DELETE", path)
+        answer = server.ask("DELETE", path)
         echo_answer(as_json, answer, f"forgotten: {answer['forgotten']}")
         return
-    shown = ask_server(url, key, "GET", "/refusals")
+    shown = server.ask("GET", "/refusals")
     rows = [
         [
             one["tier"],
@@ -121,16 +126,17 @@ LOADING_SECONDS = 3600.0
 
 
 @click.command()
-@click.option("--reason", metavar="TEXT", default="aio reload", help="Recorded with the change.")
-@server_options
-def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
+@click.option("--reason", default="aio reload", help="Why the change is made. The audit trail keeps it.")
+@options_of(Server, "server")
+@json_option
+def reload(reason: str, server: Server, as_json: bool) -> None:
     """Read the catalogue again and switch to it, models included, without a request that fails.
 
     Changed models of the CPU core are loaded next to those that serve; running answers end with their version. A
     catalogue that cannot be served, for want of memory perhaps, changes nothing. With --gateway-workers send SIGUSR2 to
     the server instead where models change.
     """
-    answer = ask_server(url, key, "POST", "/reload", {"reason": reason}, timeout=LOADING_SECONDS)
+    answer = server.ask("POST", "/reload", {"reason": reason}, timeout=LOADING_SECONDS)
     tiers = ", ".join(map(str, answer["tiers"])) or "none"
     lines = [f"{answer['catalogue']} is read again; changed tiers: {tiers}"]
     lines += [f"changed embeddings: {', '.join(answer['embeddings'])}"] if answer["embeddings"] else []
@@ -140,10 +146,11 @@ def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--test", is_flag=True, help="Send a test message to every channel.")
-@server_options
-def alerts(test: bool, url: str, key: str | None, as_json: bool) -> None:
+@options_of(Server, "server")
+@json_option
+def alerts(test: bool, server: Server, as_json: bool) -> None:
     """Show the channels of a running server's alerts and what was sent; ends with status 1 if a test is refused."""
-    answer = ask_server(url, key, "POST" if test else "GET", "/alerts/test" if test else "/alerts")
+    answer = server.ask("POST" if test else "GET", "/alerts/test" if test else "/alerts")
     if as_json:
         echo_json(answer)
     elif test:

@@ -7,7 +7,7 @@ import click
 import msgspec
 from msgspec import Meta
 
-from gateway.base.field_types import Count
+from gateway.base.field_types import Count, NotNegative, Positive
 from gateway.cli.options import echo_answer, gone_option, json_option
 from gateway.cli.typed_options import options_of
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, plan_memory
@@ -22,8 +22,6 @@ from inference_core.placement.planner import place
 from inference_core.placement.rank_memory import Placement
 from inference_core.placement.weight_formats import weight_format
 
-GigaBytes = Annotated[float, Meta(ge=0)]
-
 
 class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `aio kv-calc`."""
@@ -33,47 +31,47 @@ class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
     shape: Annotated[str, Meta(title="NAME")] | None = None
     """Take the shape of a known model, such as llama-3.3-70b."""
     layers: Count | None = None
-    """Decoder layers."""
+    """Decoder layers of the model."""
     heads: Count | None = None
-    """Query heads."""
+    """Query heads of each layer."""
     kv_heads: Count | None = None
-    """KV heads. [as many as query heads]"""
+    """KV heads of each layer. [as many as query heads]"""
     head_dim: Count = 128
     """Size of a head."""
     length: Count = 8192
-    """Tokens per sequence."""
+    """Tokens of each sequence."""
     batch: Count = 1
     """Number of sequences."""
     dtype: Literal["float32", "float16", "bfloat16", "fp8", "int8"] = "float16"
-    """Of keys and values."""
-    weights_gb: GigaBytes | None = None
+    """Number format of keys and values."""
+    weights_gb: NotNegative | None = None
     """Size of the weights in GB (10^9 bytes)."""
-    device_gb: GigaBytes | None = None
+    device_gb: NotNegative | None = None
     """Memory of one device in GB."""
     devices: Count = 1
-    """Number of devices of the machine."""
+    """Number of devices of a machine."""
     usable_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of a device's memory for weights, keys and values."""
     device: Annotated[str, Meta(title="NAME")] | None = None
-    """Plan a placement on these devices: l4, h100, ..."""
+    """Plan a placement on devices of this name, such as l4 or h100."""
     hardware: Annotated[Path, Meta(title="FILE")] | None = None
-    """Custom hardware catalogue."""
+    """File that describes your own devices."""
     weights: Annotated[str, Meta(title="FORMAT")] | None = None
-    """bfloat16, fp8, awq-int4, q4_k, ... [the device's best]"""
+    """Format of the weights, such as bfloat16, fp8, awq-int4 or q4_k. [the device's best]"""
     nodes: Count = 1
     """Number of machines."""
     island: Count | None = None
-    """Devices joined by the fast link. [all of a machine]"""
+    """Number of devices that the fast link joins. [all of a machine]"""
     tensor: Count | None = None
     """Tensor parallel size. [as few as suffice]"""
     pipeline: Count | None = None
-    """Pipeline stages. [as few as suffice]"""
-    max_watts: Annotated[float, Meta(gt=0)] | None = None
-    """Power limit of a device."""
-    host_gb: GigaBytes = 0.0
-    """Host memory in GB."""
+    """Number of pipeline stages. [as few as suffice]"""
+    max_watts: Positive | None = None
+    """Power limit of a device in watts."""
+    host_gb: NotNegative = 0.0
+    """Host memory in GB for weights that do not fit on the devices."""
     uneven: bool = False
-    """Allow heads and layers that the devices do not divide."""
+    """Allow numbers of heads and layers that the devices do not divide evenly."""
 
 
 @click.command("kv-calc")

@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import (
-    catalog_option,
-    echo_json,
-    json_option,
-    machine_options,
-    settings_from,
-    table,
-)
+from gateway.base.settings import Settings
+from gateway.cli.options import MACHINE, echo_json, json_option, setting_options, settings_from, table, with_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,8 +121,8 @@ def _refusals(found: "ModelCheck") -> list[str]:
     default="any",
     help="Which files: a checkpoint's safetensors, a GGUF file, or the first of both that the repository has.",
 )
-@catalog_option
-def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
+@with_settings("catalog")
+def pull(ids: tuple[str, ...], form: "Form", settings: Settings) -> None:
     """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`; without an ID all of the catalogue.
 
     Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
@@ -148,7 +142,7 @@ def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
                 raise ModelFileError(f"'{text}': expected a Hugging Face id, such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
             wanted.append((model, form))
     else:
-        wanted = hub_models(load_catalog(settings_from(**options).catalog))
+        wanted = hub_models(load_catalog(settings.catalog))
         if not wanted:
             click.echo("no model of the catalogue is a Hugging Face id")
     for model, kind in wanted:
@@ -157,7 +151,8 @@ def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-@machine_options
+@setting_options(*MACHINE)
+@json_option
 def models(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show tiers with models, policies and prices, the files behind them, and the memory they need.
 

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.field_types import Count, Share, Whole
+from gateway.base.settings import Settings
 from gateway.cli.group import LazyGroup
-from gateway.cli.options import catalog_option, echo_answer, json_option, settings_from, table
+from gateway.cli.options import echo_answer, json_option, table, with_settings
 from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class CostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @options_of(CostOptions)
-@catalog_option
+@with_settings("catalog")
 @json_option
-def cost(options: CostOptions, catalog: str | None, as_json: bool) -> None:
+def cost(options: CostOptions, settings: Settings, as_json: bool) -> None:
     """Calculate what routing saves: between two models (--from, --to), or for a traffic mix of a catalogue.
 
     \b
@@ -91,7 +92,7 @@ def cost(options: CostOptions, catalog: str | None, as_json: bool) -> None:
 
     costs: tuple[float, ...] | None = options.costs
     if costs is None:
-        loaded, prompt = load_catalog(settings_from(catalog=catalog).catalog), options.prompt_tokens
+        loaded, prompt = load_catalog(settings.catalog), options.prompt_tokens
         prompt = loaded.reference_prompt_tokens if prompt is None else prompt
         costs = tuple(predicted_costs(loaded, prompt, None))
         if options.answer_tokens is not None:

@@ -4,26 +4,27 @@ tier's model for Triton Inference Server, using its knobs.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, ExistingFile, NewFolder, Share
+from gateway.base.settings import Settings
 from gateway.cli.options import (
-    FILE,
-    NEW_FOLDER,
-    cache_dir_option,
-    catalog_option,
     echo_answer,
     gone_option,
     json_option,
-    settings_from,
     staged_progress,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 from inference_core.native.control_groups import usable_cpus
+from tiers.catalog.triton_config import Backend, DeviceKind
 
 if TYPE_CHECKING:
     from inference_core.quantization.method import QuantizationMethod
-    from tiers.catalog.triton_config import Backend, DeviceKind
 
 # Which options each method accepts; any other is an error instead of being ignored.
 _OPTIONS = {
@@ -35,43 +36,48 @@ _OPTIONS = {
 }
 
 
+class MethodOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that only some methods of `aio quantize` accept."""
+
+    group_size: Literal["32", "64", "128"] | None = None
+    """Inputs that share a scale. [the largest that fits]"""
+    symmetric: Annotated[bool, Meta(extra={"off": "--asymmetric"})] | None = None
+    """Use the zero point 8, instead of one for each group. [asymmetric]"""
+    act_order: bool | None = None
+    """gptq: quantise the most active inputs first. [act-order]"""
+    damping: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """gptq: share of the mean moment that is added to each. [0.01]"""
+    alpha: Share | None = None
+    """int8: share of the outliers' size that moves into the weights. [0.5]"""
+    scales: Literal["channel", "block"] | None = None
+    """fp8: one scale for each output, or for each block of 128 x 128. [channel]"""
+
+
+class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio quantize` for every method."""
+
+    method: Literal["rtn", "awq", "gptq", "int8", "fp8"]
+    """Quantisation method."""
+    calibration: tuple[ExistingFile, ...] = ()
+    """UTF-8 text to calibrate on. May be repeated. [the package's, 60,000 words]"""
+    samples: Count | None = None
+    """Number of windows of the text. [all that it has, at most 128]"""
+    window: Annotated[int, Meta(ge=2)] = 512
+    """Tokens in a window."""
+    dtype: Literal["float16", "bfloat16"] | None = None
+    """Number format of all other tensors. [float16 for 4 bits]"""
+
+
 @click.command()
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="Quantisation method.")
+@options_of(QuantizeOptions)
+@options_of(MethodOptions, "own")
 @gone_option("--bits", "the method decides: int8 and fp8 have 8 bits, the others 4")
-@click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the largest that fits]")
-@click.option("--symmetric/--asymmetric", default=None, help="Zero points of 8, or of each group.  [asymmetric]")
-@click.option("--act-order/--no-act-order", default=None, help="gptq: most active inputs first.  [act-order]")
-@click.option(
-    "--damping",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="gptq: share of the mean moment.  [0.01]",
-)
-@click.option("--alpha", type=click.FloatRange(0, 1), help="int8: how much of outliers moves into weights.  [0.5]")
-@click.option("--scales", type=click.Choice(["channel", "block"]), help="fp8: per output, or 128 x 128.  [channel]")
-@click.option(
-    "--calibration",
-    multiple=True,
-    type=FILE,
-    help="UTF-8 text to calibrate on; may be repeated.  [the package's, 60,000 words]",
-)
-@click.option("--samples", type=click.IntRange(min=1), help="Windows of the text.  [all that it has, at most 128]")
-@click.option("--window", type=click.IntRange(min=2), default=512, help="Tokens per window.")
-@click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all other tensors.  [float16 for 4 bits]")
-@cache_dir_option
+@with_settings("cache_dir")
 @json_option
 def quantize(
-    source: str,
-    destination: Path,
-    method: str,
-    calibration: tuple[Path, ...],
-    samples: int | None,
-    window: int,
-    dtype: str | None,
-    cache_dir: str | None,
-    as_json: bool,
-    **options: Any,
+    source: str, destination: Path, options: QuantizeOptions, own: MethodOptions, as_json: bool, settings: Settings
 ) -> None:
     """Write SOURCE, a Hugging Face folder or a GGUF file (package:NAME/FILE too), to the new folder DESTINATION.
 
@@ -84,23 +90,23 @@ def quantize(
 
     Compare the result with SOURCE by `aio quality compare`.
     """
-    chosen = _method(method, {name: value for name, value in options.items() if value is not None})
+    method, dtype = options.method, options.dtype
+    chosen = _method(method, {name: value for name, value in msgspec.structs.asdict(own).items() if value is not None})
     import torch
 
     from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.quantization.calibration import calibration_text
     from inference_core.quantization.quantize_model import quantize_model
 
-    settings = settings_from(cache_dir=cache_dir)
     torch.set_num_threads(usable_cpus())
     with staged_progress(f"quantising with {method}") as progress:
         written = quantize_model(
             resolve_model_path(source),
             destination.expanduser(),
             chosen,
-            calibration_text(calibration),
-            samples=samples,
-            window=window,
+            calibration_text(options.calibration),
+            samples=options.samples,
+            window=options.window,
             dtype=None if dtype is None else getattr(torch, dtype),
             cache_dir=settings.cache_path,
             progress=progress,
@@ -146,32 +152,29 @@ def _flag(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
+class TritonOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio triton-config`."""
+
+    tier: Annotated[int, Meta(ge=1, le=8)]
+    """Tier of the model."""
+    backend: Backend = "python"
+    """python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend."""
+    kind: DeviceKind = "gpu"
+    """Device of the instances."""
+    instances: Count = 1
+    """Instances on each GPU."""
+    gpus: Annotated[str, Meta(title="0,1")] | None = None
+    """Numbers of the GPUs. [all]"""
+    weights: Annotated[str, Meta(title="PATH")] | None = None
+    """With vllm: path of the weights on Triton's machine. [the catalogue's path]"""
+    out: Annotated[NewFolder, Meta(title="DIR")] | None = None
+    """Model repository to write to. [print only]"""
+
+
 @click.command("triton-config")
-@catalog_option
-@click.option("--tier", type=click.IntRange(1, 8), required=True, help="Tier of the model.")
-@click.option(
-    "--backend",
-    type=click.Choice(["python", "vllm"]),
-    default="python",
-    help="python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend.",
-)
-@click.option("--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", help="Device of the instances.")
-@click.option("--instances", type=click.IntRange(min=1), default=1, help="Instances per GPU.")
-@click.option("--gpus", metavar="0,1", help="GPU numbers.  [all]")
-@click.option(
-    "--weights", metavar="PATH", help="With vllm: path of the weights on Triton's machine.  [the catalogue's path]"
-)
-@click.option("--out", metavar="DIR", type=NEW_FOLDER, help="Model repository to write to.  [print only]")
-def triton_config(
-    catalog: str | None,
-    tier: int,
-    backend: "Backend",
-    kind: "DeviceKind",
-    instances: int,
-    gpus: str | None,
-    weights: str | None,
-    out: Path | None,
-) -> None:
+@with_settings("catalog")
+@options_of(TritonOptions)
+def triton_config(options: TritonOptions, settings: Settings) -> None:
     """Describe a tier's model as `config.pbtxt`; batch sizes, queue and delay come from the model's knobs.
 
     Instances are replicas, each with its own weights: `--instances 2 --gpus 0,1` makes four. A model that does not fit
@@ -181,13 +184,15 @@ def triton_config(
     from tiers.catalog.triton_config import Instances, triton_files
 
     try:
-        cards = [int(number) for number in gpus.split(",")] if gpus else []
+        cards = [int(number) for number in options.gpus.split(",")] if options.gpus else []
     except ValueError:
         raise click.BadParameter(
-            f"{gpus!r} is not a list of GPU numbers separated by commas", param_hint="--gpus"
+            f"{options.gpus!r} is not a list of GPU numbers separated by commas", param_hint="--gpus"
         ) from None
-    loaded = load_catalog(settings_from(catalog=catalog).catalog)
-    files = triton_files(loaded, tier, backend, Instances(kind=kind, count=instances, gpus=cards), weights)
+    loaded = load_catalog(settings.catalog)
+    instances = Instances(kind=options.kind, count=options.instances, gpus=cards)
+    files = triton_files(loaded, options.tier, options.backend, instances, options.weights)
+    out = options.out
     if out is None:
         click.echo("\n".join(f"# {path}\n{text}" for path, text in files.items()), nl=False)
         return

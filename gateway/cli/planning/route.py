@@ -5,77 +5,76 @@ routing would have done with a log of prompts, its cost and its quality.
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count
+from gateway.base.settings import Settings
 from gateway.cli.options import (
     FILE,
+    LEDGER,
     QUALITY_METAVAR,
-    catalog_option,
-    data_dir_option,
     echo_answer,
     echo_json,
     gone_option,
     json_option,
-    ledger_options,
     quality_of,
-    settings_from,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from classifier.decision import Decision, PolicyInputs
     from gateway.base.inference_request import Caller
-    from gateway.base.settings import Settings
     from gateway.inference.router import RoutingService
     from gateway.planning.backtests.backtest import Report
     from tiers.catalog.catalog import Catalog
 
 
+class RouteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio route`."""
+
+    quality: Annotated[float, Meta(title=QUALITY_METAVAR, extra={"type": quality_of})] | None = None
+    """Share of answers that must be no worse than the strongest tier's."""
+    max_cost: Annotated[float, Meta(title="USD")] | None = None
+    """Maximum cost of the answer in US dollars."""
+    min_tier: Count | None = None
+    """Lowest tier that may answer."""
+    max_tokens: Count | None = None
+    """Token limit of the answer, which limits its cost."""
+    key: Annotated[str, Meta(title="ID")] | None = None
+    """Id or name of the key that asks, with its terms and labels. [no key]"""
+    replay: Annotated[str, Meta(title="ID")] | None = None
+    """Reproduce the decision of a past request from its record."""
+
+
 @click.command()
 @click.argument("prompt", required=False)
-@click.option(
-    "--quality",
-    type=quality_of,
-    metavar=QUALITY_METAVAR,
-    help="Share of answers no worse than the strongest tier's.",
-)
-@click.option("--max-cost", type=float, metavar="USD", help="Most US dollars that the answer may cost.")
-@click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
-@click.option("--key", metavar="ID", help="Id or name of the key that asks, with its terms and labels.  [no key]")
-@click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
-@ledger_options
-def route(
-    prompt: str | None,
-    replay: str | None,
-    quality: float | None,
-    max_cost: float | None,
-    min_tier: int | None,
-    max_tokens: int | None,
-    key: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+@options_of(RouteOptions)
+@with_settings(*LEDGER)
+@json_option
+def route(prompt: str | None, options: RouteOptions, as_json: bool, settings: Settings) -> None:
     """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why.
 
     It decides as a server of this data folder and database would: with its classifier, knobs and labels.
     """
+    replay = options.replay
     if (prompt is None) == (replay is None):
         raise click.UsageError("give either a PROMPT or --replay ID")
     from gateway.base.stores.data_folder import refuse_file
 
-    settings = settings_from(**options)
     refuse_file(settings.data_path)
     if replay is not None:
         _replay(settings, replay, as_json)
         return
-    wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
-    decision, milliseconds, catalog, class_model = _decide(settings, prompt or "", key, max_tokens, wishes)
+    decision, milliseconds, catalog, class_model = _decide(settings, prompt or "", options)
     echo_answer(
         as_json,
         {"decision": decision, "cpu_ms": milliseconds, "class_model": class_model},
@@ -83,9 +82,7 @@ def route(
     )
 
 
-def _decide(
-    settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
-) -> "tuple[Decision, float, Catalog, str]":
+def _decide(settings: Settings, prompt: str, options: RouteOptions) -> "tuple[Decision, float, Catalog, str]":
     from gateway.base.inference_request import KEYLESS, RoutingOptions
     from gateway.inference.agreement import Agreements
     from gateway.planning.backtests.backtest import caller_named, dry_request, dry_routing, follow_labels
@@ -98,11 +95,16 @@ def _decide(
         await follow_labels(routing, engine, settings.keys_are_tenants)
         await routing.references.restore(engine, routing.served.strongest)
         await agreements.catch_up(engine)
-        return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)
+        return (
+            KEYLESS
+            if options.key is None
+            else await caller_named(settings, routing.served.catalog, engine, options.key)
+        )
 
     caller = with_database(settings, as_a_server)
     turn = Turn.of("user", prompt)
-    request = dry_request([turn], max_tokens=max_tokens, caller=caller, options=RoutingOptions(**wishes))
+    wishes = RoutingOptions(quality_target=options.quality, max_cost_usd=options.max_cost, min_tier=options.min_tier)
+    request = dry_request([turn], max_tokens=options.max_tokens, caller=caller, options=wishes)
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = agreements.told(request, routing.route(request))
@@ -161,7 +163,7 @@ def _rule(inputs: "PolicyInputs") -> str:
     )
 
 
-def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
+def _replay(settings: Settings, request_id: str, as_json: bool) -> None:
     import msgspec
 
     from classifier.policy.decide import decide
@@ -186,30 +188,24 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio backtest`."""
+
+    targets: tuple[Annotated[float, Meta(title=QUALITY_METAVAR, extra={"type": quality_of})], ...] = msgspec.field(
+        name="quality", default=()
+    )
+    """Quality target. May be repeated. [0.8 0.85 0.9 0.95 0.99]"""
+    names: Annotated[tuple[str, ...], Meta(title="NAME=NUMBER")] = msgspec.field(name="tier", default=())
+    """Tier that a name in the scores stands for. May be repeated."""
+
+
 @click.command()
 @click.argument("log", type=FILE)
-@click.option(
-    "--quality",
-    "targets",
-    multiple=True,
-    type=quality_of,
-    metavar=QUALITY_METAVAR,
-    help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
-)
-@click.option(
-    "--tier", "names", multiple=True, metavar="NAME=NUMBER", help="Tier of a name in the scores; may be repeated."
-)
+@options_of(BacktestOptions)
 @gone_option("--training", "`aio outcomes import` learns from the labels of a log")
-@catalog_option
-@data_dir_option
+@with_settings("catalog", "data_dir")
 @json_option
-def backtest(
-    log: Path,
-    targets: tuple[float, ...],
-    names: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+def backtest(log: Path, options: BacktestOptions, as_json: bool, settings: Settings) -> None:
     """Route every prompt of LOG (JSON lines, may be gzipped) offline; print split, cost and quality per target.
 
     Nothing is sent: the active classifier decides, prices are the catalogue's, quality comes from the labels in LOG.
@@ -217,10 +213,9 @@ def backtest(
     from gateway.planning.backtests.backtest import TARGETS, Backtest, dry_routing
     from gateway.planning.backtests.log import TierNames, read_log
 
-    settings = settings_from(**options)
     routing = dry_routing(settings)
-    known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, names)))
-    tested = Backtest(routing, known, targets or TARGETS)
+    known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, options.names)))
+    tested = Backtest(routing, known, options.targets or TARGETS)
     for row in read_log(log):
         tested.add(row)
     report = tested.report()

@@ -1,33 +1,31 @@
 """`aio adapters train`: a LoRA adapter for a model of the catalogue, from examples or recorded answers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, ExistingFile
+from gateway.base.settings import Settings
 from gateway.cli.options import (
-    FILE,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
-    database_option,
     echo_answer,
     gone_option,
     json_option,
-    settings_from,
     staged_progress,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 from inference_core.native.control_groups import usable_cpus
+from quality.distillation.recipe import Recipe
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from quality.distillation.examples import Example
     from quality.distillation.train import NamedModel, TrainingRecord
     from tiers.catalog.catalog import Catalog
-
-_POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 _MOVED = (
@@ -37,55 +35,53 @@ _MOVED = (
 )
 
 
+class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio adapters train`, besides those of the recipe."""
+
+    examples: ExistingFile | None = None
+    """JSON lines with messages, or with prompt and answer."""
+    recorded: bool = False
+    """Learn from recorded answers of keys that consented to the storing of texts."""
+    tier: Count | None = None
+    """The tier whose recorded answers count. [the strongest]"""
+    limit: Count = 20_000
+    """Maximum number of recorded answers."""
+    teacher: Annotated[str, Meta(title="MODEL")] | None = None
+    """A model with the same vocabulary, whose distribution the adapter learns."""
+    held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    """Share of the prompts that are kept for the measurement."""
+    max_tokens: Annotated[int, Meta(ge=2)] = 512
+    """Maximum tokens of prompt and answer together."""
+    device: str = "auto"
+    """cpu, cuda or cuda:1. auto is cuda if there is one."""
+    threads: Count | None = None
+    """Threads of the CPU. [one per CPU]"""
+
+
 @click.command("train")
 @click.argument("model")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--examples", type=FILE, help="JSON lines with messages, or with prompt and answer.")
-@click.option("--recorded", is_flag=True, help="Learn from recorded answers, of keys that consented to storing texts.")
+@options_of(TrainOptions)
+@options_of(Recipe, "recipe")
 @gone_option("--recipe", _MOVED)
 @gone_option("--steps", _MOVED)
 @gone_option("--rows", _MOVED)
 @gone_option("--from", _MOVED)
-@click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
-@click.option("--limit", type=click.IntRange(min=1), default=20_000, help="Most recorded answers.")
-@click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
-@click.option("--rank", type=click.IntRange(1, 512), default=16)
-@click.option("--alpha", type=_POSITIVE, default=32.0)
-@click.option("--learning-rate", type=_POSITIVE, default=2e-3, help="Falls linearly to zero.")
-@click.option("--epochs", type=click.IntRange(min=1), default=1)
-@click.option("--batch", type=click.IntRange(min=1), default=8, help="Examples per step.")
-@click.option("--base", type=click.Choice(["bfloat16", "float32"]), help="Of the frozen weights.  [bfloat16]")
-@click.option("--seed", type=int, default=0)
-@click.option(
-    "--held-out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.1,
-    help="Share of prompts to measure with.",
-)
-@click.option("--max-tokens", type=click.IntRange(min=2), default=512, help="Of prompt and answer together.")
-@click.option("--device", default="auto", help="cpu, cuda, cuda:1; auto is cuda where there is one.")
-@click.option("--threads", type=click.IntRange(min=1), help="Of the CPU.  [one per CPU]")
-@catalog_option
-@data_dir_option
-@database_option
-@cache_dir_option
+@with_settings("catalog", "data_dir", "database_url", "cache_dir")
 @json_option
-def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
+def train(model: str, folder: Path, options: TrainOptions, recipe: Recipe, as_json: bool, settings: Settings) -> None:
     """Train a LoRA adapter for MODEL of the catalogue and write it to FOLDER in PEFT's layout.
 
     A tenth of the prompts is held out. The adapter is written only if it is better on them with 95% confidence; else
     the figures are shown, and the command exits with 1. A tier then binds it with `adapter = "FOLDER"`.
     """
-    from quality.distillation.train import NoGainError, Recipe, train_adapter
+    from quality.distillation.train import NoGainError, train_adapter
     from tiers.catalog.load import load_catalog
 
-    stored = ("catalog", "data_dir", "database_url", "cache_dir")
-    settings = settings_from(**{name: options.pop(name) for name in stored})
     catalog = load_catalog(settings.catalog)
-    teacher = options.pop("teacher")
-    base, wanted = named_model(catalog, model), None if teacher is None else named_model(catalog, teacher)
+    base = named_model(catalog, model)
+    teacher = None if options.teacher is None else named_model(catalog, options.teacher)
     examples, source = _examples(settings, catalog, model, options)
-    recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if options.get(name) is not None})
     try:
         with staged_progress("training") as progress:
             record = train_adapter(
@@ -94,10 +90,10 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
                 examples,
                 recipe,
                 source=source,
-                held_out=options["held_out"],
-                max_tokens=options["max_tokens"],
-                teacher=wanted,
-                device=torch_device(options["device"], options["threads"]),
+                held_out=options.held_out,
+                max_tokens=options.max_tokens,
+                teacher=teacher,
+                device=torch_device(options.device, options.threads),
                 cache_dir=settings.cache_path,
                 progress=progress,
             )
@@ -119,19 +115,17 @@ def named_model(catalog: "Catalog", name: str) -> "NamedModel":
     return NamedModel(name=name, path=catalog.model_paths[name])
 
 
-def _examples(
-    settings: "Settings", catalog: "Catalog", model: str, given: dict[str, Any]
-) -> "tuple[list[Example], str]":
+def _examples(settings: Settings, catalog: "Catalog", model: str, given: TrainOptions) -> "tuple[list[Example], str]":
     """Return the examples, and where they are from."""
     from quality.distillation.examples import read_examples, recorded_examples
 
-    if given["recorded"] == (given["examples"] is not None):
+    if given.recorded == (given.examples is not None):
         raise click.UsageError("give either --examples FILE or --recorded")
-    if not given["recorded"]:
-        return read_examples(given["examples"]), given["examples"].name
-    tier = given["tier"] or len(catalog.tiers)
+    if given.examples is not None:
+        return read_examples(given.examples), given.examples.name
+    tier = given.tier or len(catalog.tiers)
     learners = [spec for spec in catalog.tiers if spec.model == model]
-    found = with_database(settings, lambda engine: recorded_examples(engine, tier, given["limit"], learners))
+    found = with_database(settings, lambda engine: recorded_examples(engine, tier, given.limit, learners))
     return found, f"recorded answers of tier {tier}"
 
 

@@ -2,54 +2,46 @@
 
 import asyncio
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
-from gateway.cli.options import (
-    FOLDER,
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
-    database_option,
-    echo_json,
-    json_option,
-    settings_from,
-    shown_progress,
-    table,
-)
+from gateway.base.field_types import Count, ExistingFolder
+from gateway.base.settings import Settings
+from gateway.cli.options import echo_json, json_option, shown_progress, table, with_settings
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from quality.evaluation.collect_outcomes import Question
     from quality.judges.calibration import Calibration, GradedPair
     from quality.judges.catalogue_pairs import Progress
     from tiers.catalog.catalog import Catalog
 
 
+class CalibrateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio quality calibrate`."""
+
+    tasks: Annotated[int, Meta(ge=0, le=5000)] = 60
+    """Number of generated tasks."""
+    word_problems: Annotated[int, Meta(ge=0, le=300)] = 0
+    """Number of GSM8K problems from --data."""
+    data: ExistingFolder | None = None
+    """Folder of public data. [AIO_DATA]"""
+    judging: Annotated[int, Meta(ge=0, le=5000)] = 60
+    """Number of pairs of answers that the model judge compares."""
+    seed: int = 11
+    """Seed of the generated tasks."""
+    concurrency: Count = 8
+    """Answers in flight."""
+
+
 @click.command()
-@click.option("--tasks", type=click.IntRange(0, 5000), default=60, help="Number of generated tasks.")
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, help="GSM8K problems from --data.")
-@click.option("--data", type=FOLDER, help="Public data.  [AIO_DATA]")
-@click.option("--judging", type=click.IntRange(0, 5000), default=60, help="Answer pairs that the model judge compares.")
-@click.option("--seed", default=11, help="Seed of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers in flight.")
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@database_option
+@options_of(CalibrateOptions)
+@with_settings("catalog", "data_dir", "cache_dir", "database_url", role="all")
 @json_option
-def calibrate(
-    tasks: int,
-    word_problems: int,
-    data: Path | None,
-    judging: int,
-    seed: int,
-    concurrency: int,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def calibrate(options: CalibrateOptions, as_json: bool, settings: Settings) -> None:
     """Ask questions with known answers to every tier, let each judge compare the answers, and count how often it is
     right.
 
@@ -63,13 +55,12 @@ def calibrate(
     from quality.evaluation.collect_outcomes import word_problems as public_problems
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
-    questions = graded_questions(seed, tasks)
-    if word_problems:
-        questions += public_problems(data or data_folder(), word_problems)
+    questions = graded_questions(options.seed, options.tasks)
+    if options.word_problems:
+        questions += public_problems(options.data or data_folder(), options.word_problems)
     with shown_progress() as progress:
-        found, pairs = asyncio.run(_measure(settings, catalog, questions, judging, concurrency, progress))
+        found, pairs = asyncio.run(_measure(settings, catalog, questions, options, progress))
     if as_json:
         echo_json({"catalogue": catalog.fingerprint, "judges": [_plain(one) for one in found]})
         return
@@ -82,11 +73,10 @@ def calibrate(
 
 
 async def _measure(
-    settings: "Settings",
+    settings: Settings,
     catalog: "Catalog",
     questions: "list[Question]",
-    judging: int,
-    concurrency: int,
+    options: CalibrateOptions,
     progress: "Progress",
 ) -> "tuple[list[Calibration], list[GradedPair]]":
     from gateway.base.stores.data_folder import private_data_folder
@@ -103,11 +93,11 @@ async def _measure(
     async with database_opened(settings.database) as database:
         async with running_engine(settings, catalog) as engine:
             tiers = [engine.tiers[number] for number in sorted(engine.tiers)]
-            pairs = await answered_pairs(tiers, catalog, questions, concurrency=concurrency, progress=progress)
+            pairs = await answered_pairs(tiers, catalog, questions, concurrency=options.concurrency, progress=progress)
             found = [await measure(judge, pairs) for judge in rule_based_judges()]
-            if judging:
+            if options.judging:
                 progress("judging", 0.9)
-                found.append(await measure_model(PairwiseJudge(tiers[-1]), _spread(pairs, judging)))
+                found.append(await measure_model(PairwiseJudge(tiers[-1]), _spread(pairs, options.judging)))
         now = time.time()
         for calibration in found:
             await store_calibration(database, calibration, catalog.fingerprint, now, "aio quality calibrate")

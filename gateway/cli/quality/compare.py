@@ -1,72 +1,62 @@
 """`aio quality compare`: figures of a quantised model against full precision, and a verdict for every use."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
+from msgspec import Meta
 
+from gateway.base.field_types import Count, ExistingFile, NewFile
+from gateway.base.settings import Settings
 from gateway.cli.options import (
-    FILE,
-    NEW_FILE,
-    cache_dir_option,
     echo_answer,
     json_option,
-    settings_from,
     staged_progress,
     table,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
+from inference_core.kv_cache.layout import MeasuredKVDtype
+from inference_core.model_spec import Compute, MeasuredCompute
+from quality.evaluation.effort import Effort
 
 if TYPE_CHECKING:
     from inference_core.model_spec import QualityLimits
     from inference_core.quantization.quality_report import QualityReport, Use
 
-_ON_CPU = ["int4-int8", "int4", "bfloat16", "float32"]
-_COMPUTE = click.Choice([*_ON_CPU, "int8", "fp8"])
-_KV_DTYPE = click.Choice(["float32", "bfloat16", "int8", "fp8"])
+
+class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio quality compare`, besides how much to measure."""
+
+    compute: MeasuredCompute = "int4-int8"
+    """Arithmetic of CANDIDATE. int8 and fp8 are arithmetic of cards."""
+    kv_dtype: MeasuredKVDtype = "bfloat16"
+    """Number format of CANDIDATE's KV cache. fp8 is a format of cards."""
+    reference_compute: Compute = "float32"
+    """Arithmetic of REFERENCE."""
+    reference_kv_dtype: MeasuredKVDtype = "float32"
+    """Number format of REFERENCE's KV cache."""
+    text: ExistingFile | None = None
+    """UTF-8 text to measure on. [pages of novels and essays in the public domain]"""
+    questions: ExistingFile | None = None
+    """JSON lines with a prompt and a numeric answer. [none: reasoning is not measured]"""
+    questions_limit: Count | None = None
+    """Maximum number of questions. [all]"""
+    changed: Annotated[tuple[str, ...], Meta(title="USE.NAME=VALUE")] = msgspec.field(name="limit", default=())
+    """Override a limit, such as chat.max_perplexity_rise=0.05. The value none removes it. May be repeated."""
+    report: NewFile | None = None
+    """Write the report to this file as JSON."""
 
 
 @click.command()
 @click.argument("reference")
 @click.argument("candidate")
-@click.option(
-    "--compute", type=_COMPUTE, default="int4-int8", help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards."
-)
-@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", help="KV cache; fp8 is of cards.")
-@click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32")
-@click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32")
-@click.option("--text", type=FILE, help="UTF-8 text to measure on.  [pages of novels and essays in the public domain]")
-@click.option("--tokens", type=click.IntRange(min=2), default=2048, help="Most tokens of the text.")
-@click.option("--window", type=click.IntRange(min=2), default=512, help="Tokens per context.")
-@click.option("--first-tokens", type=click.IntRange(0, 60), default=60, help="Short questions.")
-@click.option("--generations", type=click.IntRange(min=0), default=16, help="Greedy continuations.")
-@click.option("--generation-tokens", type=click.IntRange(min=1), default=64)
-@click.option(
-    "--questions", type=FILE, help="JSON lines with a prompt and a numeric answer.  [none: reasoning is not measured]"
-)
-@click.option("--questions-limit", type=click.IntRange(min=1), help="Most questions.  [all]")
-@click.option("--answer-tokens", type=click.IntRange(min=1), default=256)
-@click.option(
-    "--limit",
-    "changed",
-    multiple=True,
-    metavar="USE.NAME=VALUE",
-    help="Override a limit, such as chat.max_perplexity_rise=0.05; VALUE none removes it.",
-)
-@click.option("--report", type=NEW_FILE, help="Write the report to this file as JSON.")
-@cache_dir_option
+@options_of(CompareOptions)
+@options_of(Effort, "effort")
+@with_settings("cache_dir")
 @json_option
 def compare(
-    reference: str,
-    candidate: str,
-    questions: Path | None,
-    questions_limit: int | None,
-    changed: tuple[str, ...],
-    text: Path | None,
-    report: Path | None,
-    cache_dir: str | None,
-    as_json: bool,
-    **options: Any,
+    reference: str, candidate: str, options: CompareOptions, effort: Effort, as_json: bool, settings: Settings
 ) -> None:
     """Compare CANDIDATE with REFERENCE, both a GGUF file or a Hugging Face folder with the same vocabulary.
 
@@ -78,36 +68,29 @@ def compare(
     from inference_core.io.files import NotUtf8Error, read_text_file
     from inference_core.quantization.quality_report import write_report
     from quality.evaluation.model_outputs import Side, Variant
-    from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions
+    from quality.evaluation.quantised_model import ComparisonError, compare_models, read_questions
 
-    limits = _limits(changed)
-    settings = settings_from(cache_dir=cache_dir)
-    effort = Effort(
-        text_tokens=options["tokens"],
-        window=options["window"],
-        first_tokens=options["first_tokens"],
-        generations=options["generations"],
-        generation_tokens=options["generation_tokens"],
-        answer_tokens=options["answer_tokens"],
-    )
+    limits = _limits(options.changed)
     try:
         with staged_progress("comparing") as progress:
             found = compare_models(
-                Side(reference, Variant(options["reference_compute"], options["reference_kv_dtype"])),
-                Side(candidate, Variant(options["compute"], options["kv_dtype"])),
+                Side(reference, Variant(options.reference_compute, options.reference_kv_dtype)),
+                Side(candidate, Variant(options.compute, options.kv_dtype)),
                 settings.cache_path,
                 limits=limits,
-                text=None if text is None else read_text_file(text),
-                questions=[] if questions is None else read_questions(questions, questions_limit),
+                text=None if options.text is None else read_text_file(options.text),
+                questions=[]
+                if options.questions is None
+                else read_questions(options.questions, options.questions_limit),
                 effort=effort,
                 progress=progress,
             )
     except ComparisonError as error:
         raise click.ClickException(str(error)) from error
     except NotUtf8Error as error:
-        raise click.ClickException(f"{text} cannot be read: {error}") from error
-    if report is not None:
-        write_report(found, report)
+        raise click.ClickException(f"{options.text} cannot be read: {error}") from error
+    if options.report is not None:
+        write_report(found, options.report)
     echo_answer(as_json, found, _shown(found))
     if not any(verdict.passes for verdict in found.verdicts):
         raise SystemExit(1)

@@ -1,27 +1,31 @@
 """`aio quality experiments`: list, start and stop A/B experiments of two versions or two tiers."""
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+import msgspec
+from msgspec import Meta
 
+from classifier.policy.experiment_split import SplitBy
+from gateway.base.field_types import Count
+from gateway.base.settings import Settings
 from gateway.cli.options import (
-    Command,
+    LEDGER,
+    STORED,
     audit_reason_option,
     echo_answer,
-    ledger_options,
-    settings_from,
-    stored_options,
+    json_option,
+    limit_option,
     table,
     with_database,
+    with_settings,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
-    from classifier.policy.experiment_split import Arm, SplitBy
+    from classifier.policy.experiment_split import Arm
     from quality.rollout.guardrails import Measure
-
-UNITS = ("user", "key", "conversation", "request")
 
 
 def margin_of(text: str) -> float:
@@ -35,15 +39,6 @@ def margin_of(text: str) -> float:
     return margin
 
 
-def _margin_option(measure: str, what: str) -> Callable[[Command], Command]:
-    return click.option(
-        f"--{measure}-margin",
-        type=margin_of,
-        metavar="NUMBER|none",
-        help=f"End it once b's {what} exceeds a's by more than this share.  [twice what is expected]",
-    )
-
-
 @click.group("experiments")
 def experiments() -> None:
     """A share of the traffic is split between two versions of the classifier, or two tiers, until one is known to be
@@ -51,13 +46,14 @@ def experiments() -> None:
 
 
 @experiments.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20)
-@stored_options
-def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
+@limit_option(20)
+@with_settings(*STORED)
+@json_option
+def list_experiments(limit: int, as_json: bool, settings: Settings) -> None:
     """Show experiments, newest first, with what has been found."""
     from quality.store.pages import EXPERIMENTS
 
-    found = with_database(settings_from(**options), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
+    found = with_database(settings, lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     rows = []
     for row in found.rows:
         results = row["metrics"] or {}
@@ -70,36 +66,39 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     echo_answer(as_json, found, table(head, rows))
 
 
+Margin = Annotated[float, Meta(title="NUMBER|none", extra={"type": margin_of})]
+
+
+class ExperimentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio quality experiments start`."""
+
+    arm_a: Annotated[str, Meta(title="tier:N|version:V")] = msgspec.field(name="a")
+    """The first arm."""
+    arm_b: Annotated[str, Meta(title="tier:N|version:V")] = msgspec.field(name="b")
+    """The second arm."""
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """Share of the requests that takes part."""
+    by: SplitBy = "user"
+    """What gets the same arm for the whole experiment."""
+    level: Annotated[float, Meta(gt=0, lt=1)] = 0.05
+    """Greatest probability of a wrong verdict."""
+    most_probes: Count = 1000
+    """Maximum number of requests that both arms answer for the comparison."""
+    cost_margin: Margin | None = None
+    """End the experiment once b's cost per request exceeds a's by more than this share. [twice what is expected]"""
+    ttft_margin: Margin | None = None
+    """End it once b's time to the first token exceeds a's by more than this share. [twice what is expected]"""
+    e2e_margin: Margin | None = None
+    """End it once b's time to the end of an answer exceeds a's by more than this share. [twice what is expected]"""
+
+
 @experiments.command()
 @click.argument("name")
-@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
-@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1)
-@click.option(
-    "--by", type=click.Choice(UNITS), default="user", help="What is given the same arm for the whole experiment."
-)
-@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05)
-@click.option("--most-probes", type=click.IntRange(1), default=1000)
-@_margin_option("cost", "cost per request")
-@_margin_option("ttft", "time to the first token")
-@_margin_option("e2e", "time to the end of an answer")
+@options_of(ExperimentOptions)
 @audit_reason_option
-@ledger_options
-def start(
-    name: str,
-    arm_a: str,
-    arm_b: str,
-    share: float,
-    by: "SplitBy",
-    level: float,
-    most_probes: int,
-    cost_margin: float | None,
-    ttft_margin: float | None,
-    e2e_margin: float | None,
-    reason: str,
-    as_json: bool,
-    **options: Any,
-) -> None:
+@with_settings(*LEDGER)
+@json_option
+def start(name: str, options: ExperimentOptions, reason: str, as_json: bool, settings: Settings) -> None:
     """Start an experiment; servers that share the data folder follow within seconds. `auto` requests take part."""
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
@@ -108,17 +107,28 @@ def start(
     from quality.rollout.experiments import Experiments
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
-    a, b = _arm(arm_a), _arm(arm_b)
+    a, b = _arm(options.arm_a), _arm(options.arm_b)
     try:
-        margins: dict[Measure, float | None] = {"cost": cost_margin, "ttft": ttft_margin, "e2e": e2e_margin}
+        margins: dict[Measure, float | None] = {
+            "cost": options.cost_margin,
+            "ttft": options.ttft_margin,
+            "e2e": options.e2e_margin,
+        }
         stated = {
             measure: None if math.isinf(margin) else margin for measure, margin in margins.items() if margin is not None
         }
         plan = plan_experiment(
-            settings, catalog, stated, share=share, a=a, b=b, by=by, level=level, most_probes=most_probes
+            settings,
+            catalog,
+            stated,
+            share=options.share,
+            a=a,
+            b=b,
+            by=options.by,
+            level=options.level,
+            most_probes=options.most_probes,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -139,13 +149,13 @@ def start(
 @experiments.command()
 @click.argument("experiment_id")
 @audit_reason_option
-@stored_options
-def stop(experiment_id: str, reason: str, as_json: bool, **options: Any) -> None:
+@with_settings(*STORED)
+@json_option
+def stop(experiment_id: str, reason: str, as_json: bool, settings: Settings) -> None:
     """End one without a verdict."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.experiments import Experiments
 
-    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     stopped = with_database(
         settings, lambda engine: Experiments(engine, registry).stop(experiment_id, actor="cli", reason=reason)

@@ -1,19 +1,27 @@
 """`aio report`: does routing pay? What it costs, how good it is, whether it pays, and what would help."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+import msgspec
+from click.core import ParameterSource
+from msgspec import Meta
 
+from gateway.base.field_types import Positive
+from gateway.cli.live.server import Server
 from gateway.cli.options import (
+    LEDGER,
     QUALITY_METAVAR,
     echo_json,
-    ledger_options,
+    json_option,
     quality_of,
+    setting_options,
     settings_from,
     table,
     with_database,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from quality.estimates.costs import Part
@@ -35,25 +43,57 @@ def _refuse_former(_context: click.Context, _argument: click.Parameter, name: st
         raise click.UsageError(f"Got unexpected extra argument ({name})")
 
 
+ANSWER_SECONDS = 120.0
+"""A gateway computes what was learned before it answers."""
+
+
+class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio report`."""
+
+    days: Positive = 30.0
+    """Days of requests, up to now."""
+    tag: str | None = None
+    """Split costs by the values of this name in the requests' metadata. Shown with --json."""
+    previewed: Annotated[float, Meta(title=QUALITY_METAVAR, extra={"type": quality_of})] | None = msgspec.field(
+        name="quality_target", default=None
+    )
+    """Another quality target to look at."""
+    url: Annotated[str, Meta(extra={"envvar": "AIO_URL"})] | None = None
+    """Ask the gateway that listens here, instead of the database. [AIO_URL]"""
+    key: Annotated[str, Meta(extra={"envvar": "AIO_ADMIN_KEY"})] | None = None
+    """With --url: a viewer or admin key of the gateway. [AIO_ADMIN_KEY]"""
+
+
 @click.command()
 @click.argument("former", required=False, metavar="", expose_value=False, callback=_refuse_former)
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=30.0, help="Days of requests.")
-@click.option("--tag", help="Split costs by the values of this name in the requests' metadata, with --json.")
-@click.option(
-    "--quality-target", "previewed", type=quality_of, metavar=QUALITY_METAVAR, help="Another target to look at."
-)
-@ledger_options
-def report(days: float, tag: str | None, previewed: float | None, as_json: bool, **options: Any) -> None:
+@options_of(ReportOptions)
+@setting_options(*LEDGER)
+@json_option
+def report(options: ReportOptions, as_json: bool, **stored: str | None) -> None:
     """Show whether routing pays: what it costs, how good it is, whether it pays, and what would help.
+
+    Without --url the report is made from the database here. With --url, or AIO_URL, the gateway that runs there makes
+    it, which needs a key of scope viewer or admin.
 
     Stages of an answer are medians of the newest answers, for an answer of 100 tokens, next to a budget of 100 ms.
     """
-    from gateway.operations.routing_report import stored_report
-    from quality.routing_report import Period
+    from quality.routing_report import Period, RoutingReport
 
-    settings, now = settings_from(**options), time.time()
-    period = Period(since=now - days * 86_400, until=now, tag=tag, previewed=previewed)
-    found = with_database(settings, lambda engine: stored_report(engine, settings, period))
+    now = time.time()
+    period = Period(since=now - options.days * 86_400, until=now, tag=options.tag, previewed=options.previewed)
+    if (server := _server(options, stored)) is not None:
+        query = {"since": period.since, "until": period.until, "tag": period.tag, "quality_target": period.previewed}
+        given = {name: value for name, value in query.items() if value is not None}
+        answer = server.ask("GET", "/report", query=given, timeout=ANSWER_SECONDS, root="/admin/api")
+        if as_json:
+            echo_json(answer)
+            return
+        found = _decoded(answer, RoutingReport, server)
+    else:
+        from gateway.operations.routing_report import stored_report
+
+        settings = settings_from(**stored)
+        found = with_database(settings, lambda engine: stored_report(engine, settings, period))
     if as_json:
         echo_json(found)
         return
@@ -63,6 +103,29 @@ def report(days: float, tag: str | None, previewed: float | None, as_json: bool,
         for lines in tables.get(question, []):
             click.echo(f"{lines}\n")
     _echo_worst(found)
+
+
+def _server(options: ReportOptions, stored: dict[str, str | None]) -> Server | None:
+    """Return the gateway to ask; None for the database here. Raises `click.UsageError` where both are named."""
+    if options.url is None:
+        return None
+    named = [f"--{name.replace('_', '-')}" for name, value in stored.items() if value is not None]
+    if named:
+        source = click.get_current_context().get_parameter_source("url")
+        if source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--url asks a gateway, which has its own database: leave out {', '.join(named)}")
+        return None
+    return Server(url=options.url, key=options.key)
+
+
+def _decoded(answer: Any, kind: "type[RoutingReport]", server: Server) -> "RoutingReport":
+    """Return the report that a gateway sent. Raises `click.ClickException` if it has another form."""
+    try:
+        return msgspec.convert(answer, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise click.ClickException(
+            f"{server.url} sent a report of another form ({error}): use the `aio` of its version"
+        ) from error
 
 
 def _cost_tables(cost: "CostSection") -> list[str]:

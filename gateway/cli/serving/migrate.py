@@ -3,30 +3,21 @@ every setting with its environment variable, default and meaning.
 """
 
 import asyncio
-from typing import Any
 
 import click
 
 from gateway.base.configuration import SETTINGS
-from gateway.cli.options import (
-    data_dir_option,
-    database_option,
-    echo_answer,
-    echo_json,
-    json_option,
-    settings_from,
-    table,
-)
+from gateway.base.settings import Settings
+from gateway.cli.options import echo_answer, echo_json, json_option, table, with_settings
 
 
 @click.command()
 @click.option(
     "--to", metavar="REVISION", help="Go back to an earlier revision, dropping what later ones added.  [newest]"
 )
-@database_option
-@data_dir_option
+@with_settings("database_url", "data_dir")
 @json_option
-def migrate(to: str | None, as_json: bool, **options: Any) -> None:
+def migrate(to: str | None, as_json: bool, settings: Settings) -> None:
     """Bring the schema to the newest revision; safe to repeat and to run while servers run.
 
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
@@ -41,7 +32,6 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
         await (migrate_database(url) if to is None else downgrade(url, to))
         return before, await current_revision(url)
 
-    settings = settings_from(**options)
     private_data_folder(settings.data_path)
     with database_needed(settings.database):
         before, after = asyncio.run(run(settings.database))

@@ -4,22 +4,19 @@ as the load needs.
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+import msgspec
+from msgspec import Meta
 
 from gateway.cli.options import (
-    QUALITY_METAVAR,
     by_commas,
-    cache_dir_option,
-    catalog_option,
-    core_socket_option,
-    data_dir_option,
-    database_option,
-    log_level_option,
     setting_option,
+    setting_options,
     settings_from,
 )
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
@@ -28,45 +25,34 @@ if TYPE_CHECKING:
     from tiers.catalog.catalog import Catalog
 
 
+_HIDDEN = Meta(extra={"hidden": True})
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio serve` that are no settings. Those from `supervised` on are for processes that AIO starts."""
+
+    role: Literal["all", "gateway", "core"] = "all"
+    """all: HTTP and cores. core: the models of one core, on a Unix socket. gateway: HTTP without models, on the cores'
+    sockets."""
+    group: Annotated[str, Meta(title="NAME", extra={"envvar": "AIO_GROUP"})] | None = None
+    """With --role core: the core to run, cpu or a GPU group of the catalogue. [the only one]"""
+    supervised: Annotated[bool, _HIDDEN] = False
+    """End when standard input is closed."""
+    replaces: Annotated[bool, _HIDDEN] = False
+    """Take the core's socket over once the core has loaded."""
+    channel: Annotated[int, _HIDDEN] | None = None
+    """With --role core: the descriptor of its only connection."""
+    worker: Annotated[str, _HIDDEN] | None = None
+    """Which of several gateway processes this is, as JSON."""
+
+
 @click.command()
-@click.option(
-    "--role",
-    type=click.Choice(["all", "gateway", "core"]),
-    default="all",
-    help="all: HTTP and cores. core: a core's models, on a Unix socket. gateway: HTTP, no models, on cores' sockets.",
-)
-@setting_option("gateway_workers", type=int, metavar="N")
+@options_of(ServeOptions, "own")
+@setting_options("gateway_workers")
 @setting_option("host", multiple=True, callback=by_commas)
-@setting_option("port", type=int)
-@setting_option("insecure", is_flag=True, default=None)
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@database_option
-@click.option(
-    "--group",
-    metavar="NAME",
-    envvar="AIO_GROUP",
-    help="With --role core: the core to run, cpu or a GPU group of the catalogue.  [the only one]",
-)
-@core_socket_option
-@setting_option("cluster", metavar="ADDRESS")
-@setting_option("quality_target", metavar=QUALITY_METAVAR)
-@setting_option("sampling_rate", type=float)
-@log_level_option
-@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
-@click.option("--replaces", is_flag=True, hidden=True, help="Take the core's socket over once the core has loaded.")
-@click.option("--channel", type=int, hidden=True, help="With --role core: the descriptor of its only connection.")
-@click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
-def serve(
-    role: str,
-    group: str | None,
-    supervised: bool,
-    replaces: bool,
-    channel: int | None,
-    worker: str | None,
-    **options: Any,
-) -> None:
+@setting_options("port", "insecure", "catalog", "data_dir", "cache_dir", "database_url", "core_socket", "cluster")
+@setting_options("quality_target", "sampling_rate", "log_level")
+def serve(own: ServeOptions, **options: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
@@ -74,6 +60,7 @@ def serve(
     from gateway.base.configuration import SERVED_CATALOG, load_settings
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
 
+    role, group, worker = own.role, own.group, own.worker
     settings = load_settings(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
         # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
@@ -96,14 +83,14 @@ def serve(
         with suppress(OSError):
             (link := settings.data_path / SERVED_CATALOG).unlink(missing_ok=True)
             link.symlink_to(Path(settings.catalog).absolute())
-    if supervised:
+    if own.supervised:
         from gateway.runtime.peers import end_with_supervisor
 
         end_with_supervisor()
-    if role == "core" and channel is not None:
-        _serve_core_to_parent(settings, group, channel)
+    if role == "core" and own.channel is not None:
+        _serve_core_to_parent(settings, group, own.channel)
     elif role == "core":
-        _serve_core(settings, group, replaces=replaces, supervised=supervised)
+        _serve_core(settings, group, replaces=own.replaces, supervised=own.supervised)
     elif worker is None and settings.gateway_workers > 1:
         _serve_supervised(settings)
     else:
@@ -302,12 +289,7 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
     "--host", multiple=True, callback=by_commas, help="Addresses of probes and metrics.  [AIO_HOST; 127.0.0.1]"
 )
 @click.option("--port", type=int, default=0, help="Port of probes and metrics; 0 takes a free one.")
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@database_option
-@core_socket_option
-@log_level_option
+@setting_options("catalog", "data_dir", "cache_dir", "database_url", "core_socket", "log_level")
 def worker(**options: Any) -> None:
     """Answer lines of batches until interrupted; running lines then have AIO_DRAIN_SECONDS.
 

@@ -3,21 +3,12 @@
 import asyncio
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import (
-    cache_dir_option,
-    catalog_option,
-    data_dir_option,
-    database_option,
-    echo_json,
-    json_option,
-    setting_option,
-    settings_from,
-    table,
-)
+from gateway.base.settings import Settings
+from gateway.cli.options import echo_json, json_option, table, with_settings
 
 if TYPE_CHECKING:
     from gateway.operations.setup.tier_answers import TierAnswer
@@ -26,14 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--security", is_flag=True, hidden=True)
-@setting_option("host")
-@catalog_option
-@data_dir_option
-@cache_dir_option
-@database_option
-@setting_option("keys_file", metavar="FILE")
+@with_settings("host", "catalog", "data_dir", "cache_dir", "database_url", "keys_file", role="all")
 @json_option
-def check(security: bool, as_json: bool, **options: Any) -> None:
+def check(security: bool, as_json: bool, settings: Settings) -> None:
     """Ask every tier, provider of embeddings, guardrail and store (PostgreSQL, Redis) one short question. Exits with 1
     if one does not answer.
 
@@ -64,7 +50,6 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if not as_json:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings, settings.data_path)})")
@@ -72,7 +57,9 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     answers = asyncio.run(ask_tiers(catalog, settings))
     embeddings = asyncio.run(ask_embeddings(catalog))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
-    keys = asyncio.run(check_declared_keys(settings, may_show=options["keys_file"] is not None))
+    keys = asyncio.run(
+        check_declared_keys(settings, may_show=click.get_current_context().params["keys_file"] is not None)
+    )
     stores = asyncio.run(check_stores(settings))
     said = [one for one in (keys, check_traced_texts(settings), *stores) if one is not None]
     found = [[one.problem for one in each] for each in (answers, embeddings, guardrails, said)]

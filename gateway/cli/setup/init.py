@@ -7,11 +7,15 @@ import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
-from gateway.cli.options import FILE, NEW_FILE, settings_from, table
+from gateway.base.field_types import ExistingFile, NewFile
+from gateway.cli.options import settings_from, table
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
     from gateway.operations.setup.candidate import Candidate
@@ -21,54 +25,39 @@ if TYPE_CHECKING:
 NOTHING_WRITTEN = 1
 
 
-def _ports(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    if value is None:
+def _ports(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
         return None
-    ports = [part.strip() for part in value.split(",") if part.strip()]
+    ports = [part.strip() for part in text.split(",") if part.strip()]
     if not all(port.isdigit() and 0 < int(port) < 65536 for port in ports):
-        raise click.BadParameter(f"{value!r} is not a list of ports such as 11434,8000")
+        raise click.BadParameter(f"{text!r} is not a list of ports such as 11434,8000")
     return tuple(map(int, ports))
 
 
+class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio init`."""
+
+    yes: Annotated[bool, Meta(extra={"short": "-y"})] = False
+    """Ask nothing, and take the cheapest and the strongest model of each server and each key."""
+    given: Annotated[tuple[str, ...], Meta(title="NAME=WHAT")] = msgspec.field(name="tier", default=())
+    """A tier: URL, URL,MODEL, PROVIDER:MODEL, a model that was found here, a GGUF file or a Hugging Face folder. May be
+    repeated. Without --yes the catalogue has exactly these."""
+    other: ExistingFile | None = msgspec.field(name="from", default=None)
+    """LiteLLM's config.yaml, or Portkey's or Bifrost's JSON, whose models and settings are carried over. --tier adds
+    further tiers."""
+    output: NewFile = Path("aio.toml")
+    """File to write."""
+    force: bool = False
+    """Overwrite the file."""
+    ports: Annotated[Any, Meta(title="PORT,…", extra={"type": str, "callback": _ports})] = None
+    """Ports of this machine to look at. [11434,8000,30000,8080,1234]"""
+    offline: bool = False
+    """For cards, propose models that the Hugging Face cache has, instead of those of AIO's table."""
+
+
 @click.command()
-@click.option(
-    "--yes", "-y", is_flag=True, help="Ask nothing: of each server and each key its cheapest and strongest model."
-)
-@click.option(
-    "--tier",
-    "given",
-    multiple=True,
-    metavar="NAME=WHAT",
-    help="A tier: URL, URL,MODEL, PROVIDER:MODEL, a model that was found here, a GGUF file or a Hugging Face folder. "
-    "Repeatable. Without --yes exactly these.",
-)
-@click.option(
-    "--from",
-    "other",
-    type=FILE,
-    help="LiteLLM's config.yaml, or Portkey's or Bifrost's JSON, whose models and settings are carried over; further "
-    "tiers by --tier.",
-)
-@click.option("--output", type=NEW_FILE, default=Path("aio.toml"), help="File to write.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option(
-    "--ports",
-    callback=_ports,
-    metavar="PORT,…",
-    help="Ports of this machine to look at.  [11434,8000,30000,8080,1234]",
-)
-@click.option(
-    "--offline", is_flag=True, help="For cards propose models that the Hugging Face cache has, instead of AIO's table."
-)
-def init(
-    yes: bool,
-    given: tuple[str, ...],
-    other: Path | None,
-    output: Path,
-    force: bool,
-    ports: tuple[int, ...] | None,
-    offline: bool,
-) -> None:
+@options_of(InitOptions)
+def init(options: InitOptions) -> None:
     """Find models and write a catalogue of them, which `aio serve` takes by default.
 
     Looks for Ollama, vLLM, SGLang, llama.cpp and LM Studio on this machine, and for the keys of OpenAI, Anthropic,
@@ -82,11 +71,12 @@ def init(
     from gateway.operations.setup.found_tiers import chat_notes
     from tiers.catalog.tier_spec import MIN_TIERS
 
-    _refuse_existing(output, force)
-    if other is not None:
-        _from_other(other, given, output, force, yes)
+    given, output, yes = options.given, options.output, options.yes
+    _refuse_existing(output, options.force)
+    if options.other is not None:
+        _from_other(options.other, given, output, options.force, yes)
         return
-    found, tiers, notes = asyncio.run(_looked(ports, given, offline))
+    found, tiers, notes = asyncio.run(_looked(options.ports, given, options.offline))
     for note in notes:
         click.echo(f"note: {note}", err=True)
     if len(found) + len(tiers) < MIN_TIERS:
@@ -184,8 +174,6 @@ async def _looked(
     providers, notes = find_providers(os.environ)
     url = (other_openai_server(os.environ) or "").replace("://localhost:", "://127.0.0.1:")
     if url and url not in [server.url for server in servers if server.models]:
-        import msgspec
-
         from tiers.catalog.replica_spec import server_key
 
         secret = server_key(os.environ, "OPENAI_API_KEY")
@@ -234,8 +222,6 @@ def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> li
 
 def _priced(chosen: list["Candidate"], yes: bool) -> list["Candidate"]:
     """Ask for the prices that are unknown, on a terminal; say what stands in for the others."""
-    import msgspec
-
     from gateway.operations.setup.candidate import in_order, price_notes
 
     asks = not yes and sys.stdin.isatty()

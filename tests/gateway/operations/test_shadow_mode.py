@@ -17,6 +17,7 @@ from gateway.operations.labels import loop_setup
 from quality.verification.sampling import SamplingSettings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.polling import eventually
+from tests.support.administrator import ADMIN_KEY
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.served import UNCACHED
 from tiers.catalog.catalog import Catalog
@@ -137,6 +138,41 @@ async def test_the_command_and_the_page_say_the_same(
     assert "Switch routing on" in page
     assert page.count("worse</span>") == 5
     assert "8!!" not in page
+
+
+async def test_the_command_asks_a_running_gateway_by_its_url(
+    watched: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await shown(watched)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIO_DATA_DIR", str(tmp_path / "none"))
+
+    async def report(*words: str, **environment: str) -> click.testing.Result:
+        return await asyncio.to_thread(click.testing.CliRunner().invoke, report_command, words, env=environment)
+
+    with_key = await report("--url", watched.url, "--key", ADMIN_KEY, "--days", "3")
+    assert with_key.exit_code == 0, with_key.output
+    assert "While routing was only observed, over the newest 9 requests, it would have cost" in with_key.output
+    assert found["worst"][0]["request_id"] in with_key.output
+    by_environment = await report("--json", AIO_URL=watched.url, AIO_ADMIN_KEY=ADMIN_KEY)
+    assert json.loads(by_environment.output)["worth"]["observed"] == found
+    assert not (tmp_path / "none").exists(), "the database here is not asked"
+
+    without_key = await report("--url", watched.url)
+    assert without_key.exit_code == 1
+    assert "Give it as --key or in AIO_ADMIN_KEY." in without_key.output
+
+
+async def test_a_named_database_is_read_where_the_environment_names_a_gateway(tmp_path: Path) -> None:
+    runner, here = click.testing.CliRunner(), ["--data-dir", str(tmp_path)]
+    nowhere = "http://127.0.0.1:9"
+    read = await asyncio.to_thread(runner.invoke, report_command, here, env={"AIO_URL": nowhere})
+    assert read.exit_code == 0, read.output
+    assert "Nothing was spent in this period." in read.output
+
+    both = await asyncio.to_thread(runner.invoke, report_command, [*here, "--url", nowhere])
+    assert both.exit_code == 2
+    assert "--url asks a gateway, which has its own database: leave out --data-dir" in both.output
 
 
 async def test_a_failing_tier_of_routing_disturbs_no_caller_and_is_reported(watched: RunningGateway) -> None:

@@ -14,8 +14,9 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.quantization.quality_report import DEFAULT_LIMITS
+from quality.evaluation.effort import Effort
 from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
-from quality.evaluation.quantised_model import Effort, compare_models
+from quality.evaluation.quantised_model import compare_models
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 
 EightBit = Literal["int8", "fp8"]

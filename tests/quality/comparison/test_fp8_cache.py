@@ -12,8 +12,9 @@ from inference_core.models.transformer import rotary_table
 from inference_core.quantization.quality_report import DEFAULT_LIMITS, QualityReport
 from inference_core.triton_kernels.layer_cache import LayerCache
 from inference_core.triton_kernels.reference import load, rounded_to_fp8, store
+from quality.evaluation.effort import Effort
 from quality.evaluation.model_outputs import Fp8Attention, Side, Variant
-from quality.evaluation.quantised_model import Effort, compare_models
+from quality.evaluation.quantised_model import compare_models
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 
 EFFORT = Effort(text_tokens=192, window=96, first_tokens=8, generations=2, generation_tokens=6)

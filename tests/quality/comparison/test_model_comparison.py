@@ -21,10 +21,10 @@ from inference_core.quantization.quality_report import (
     write_report,
 )
 from inference_core.quantization.quantize_model import quantize_model
+from quality.evaluation.effort import Effort
 from quality.evaluation.model_outputs import Side, Variant
 from quality.evaluation.quantised_model import (
     ComparisonError,
-    Effort,
     Question,
     compare_models,
     read_questions,

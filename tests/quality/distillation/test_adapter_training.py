@@ -18,12 +18,12 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.distillation.examples import Example, TokenExample, encoded_split
 from quality.distillation.network import AdaptedDecoder, LowRank
+from quality.distillation.recipe import Recipe
 from quality.distillation.train import (
     RECORD_FILE,
     DistillationError,
     NamedModel,
     NoGainError,
-    Recipe,
     TrainingRecord,
     train_adapter,
 )

@@ -4,48 +4,41 @@ the same columns; `aio bench device`: what the catalogue's cards do, kept next t
 
 import asyncio
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Meta
 
-from gateway.cli.options import (
-    cache_dir_option,
-    catalog_option,
-    gone_option,
-    json_option,
-    machine_options,
-    settings_from,
-)
+from gateway.base.settings import Settings
+from gateway.cli.options import MACHINE, gone_option, json_option, with_settings
 from gateway.cli.planning.bench import ManyNumbers, show_progress
 from gateway.cli.typed_options import options_of
 from gateway.planning.load_test import BenchOptions
 from gateway.runtime.cores.knob_profiles import PROFILES
 
 
+class CoreOptions(BenchOptions, frozen=True, kw_only=True):
+    """Options of `aio bench core`."""
+
+    model: str | None = None
+    """Model of the catalogue. [its first]"""
+    changes: Annotated[tuple[str, ...], Meta(title="KNOB=VALUE")] = msgspec.field(name="set", default=())
+    """A live knob with its value as JSON. May be repeated."""
+    profile: Annotated[str, Meta(extra={"type": click.Choice(list(PROFILES))})] | None = None
+    """A set of live knobs. --set has precedence."""
+
+
 @click.command(cls=ManyNumbers)
-@click.option("--model", help="Model of the catalogue.  [its first]")
-@click.option("--set", "changes", multiple=True, metavar="KNOB=VALUE", help="A live knob, as JSON; may be repeated.")
-@click.option("--profile", type=click.Choice(list(PROFILES)), help="A set of live knobs; --set has precedence.")
-@options_of(BenchOptions)
-@catalog_option
-@cache_dir_option
+@options_of(CoreOptions)
+@with_settings("catalog", "cache_dir")
 @json_option
-def core(
-    model: str | None,
-    changes: tuple[str, ...],
-    profile: str | None,
-    catalog: str | None,
-    cache_dir: str | None,
-    as_json: bool,
-    options: BenchOptions,
-) -> None:
+def core(options: CoreOptions, settings: Settings, as_json: bool) -> None:
     """Measure the core without HTTP; the rows have the columns of the load generator for servers.
 
     Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
     """
-    settings = settings_from(catalog=catalog, cache_dir=cache_dir)
-    asyncio.run(_run(settings, model, profile, _knob_changes(changes), options, as_json))
+    asyncio.run(_run(settings, _knob_changes(options.changes), options, as_json))
 
 
 def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
@@ -55,14 +48,7 @@ def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
         raise click.UsageError(f"--set takes KNOB=VALUE with a value in JSON: {error}") from error
 
 
-async def _run(
-    settings: Any,
-    model: str | None,
-    profile: str | None,
-    changes: dict[str, Any],
-    options: BenchOptions,
-    as_json: bool,
-) -> None:
+async def _run(settings: Settings, changes: dict[str, Any], options: CoreOptions, as_json: bool) -> None:
     from gateway.planning.load_test import row_text, run_bench
     from gateway.planning.load_test.run import core_target, model_of
     from inference_core.engine.live_knobs import changed_knobs, start_knobs
@@ -71,7 +57,7 @@ async def _run(
 
     # As it is served: tuned to the tiers' objectives.
     served = core_spec(load_catalog(settings.catalog))
-    spec = model_of(served, model)
+    spec, profile = model_of(served, options.model), options.profile
     start = start_knobs(served)[spec.name]
     named = {} if profile is None else PROFILES[profile].core_changes(start)
     knobs = changed_knobs(start, named | changes, start)
@@ -88,8 +74,9 @@ async def _run(
     default=60.0,
     help="Time to measure; the models' loading comes on top.",
 )
-@machine_options
-def device(seconds: float, as_json: bool, **options: Any) -> None:
+@with_settings(*MACHINE)
+@json_option
+def device(seconds: float, as_json: bool, settings: Settings) -> None:
     """Measure a catalogue's GPU groups: memory bandwidth, prompts, generated tokens, gain of captured steps.
 
     The figures go to a file next to the catalogue, with notes on what is below half of the cards' roofline.
@@ -101,7 +88,6 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
     from gateway.runtime.device_report import report_path
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
     names = [group.name for group in catalog.served_groups]
     if not names:
@@ -123,28 +109,36 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
+class ServeOptions(BenchOptions, frozen=True, kw_only=True):
+    """Options of `aio bench serve`."""
+
+    model: str = "tier-1"
+    """Model that requests ask for."""
+    url: Annotated[str, Meta(extra={"envvar": "AIO_URL"})] = "http://127.0.0.1:8080"
+    """Where the server listens, by plain HTTP. [AIO_URL]"""
+    key: Annotated[str, Meta(extra={"envvar": "AIO_API_KEY"})] | None = None
+    """An API key of the server. [AIO_API_KEY]"""
+
+
 @click.command(cls=ManyNumbers)
-@click.option("--model", default="tier-1", help="What requests ask for.")
-@click.option("--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="The server, plain HTTP.  [AIO_URL]")
-@click.option("--key", envvar="AIO_API_KEY", help="An API key of it.  [AIO_API_KEY]")
 @gone_option("--catalog", "start `aio serve` with the catalogue, and measure it by --url")
 @gone_option("--cache-dir", "start `aio serve` with the folder, and measure it by --url")
-@options_of(BenchOptions)
+@options_of(ServeOptions)
 @json_option
-def serve(model: str, url: str, key: str | None, as_json: bool, options: BenchOptions) -> None:
+def serve(options: ServeOptions, as_json: bool) -> None:
     """Measure streamed completions of a running server over HTTP, from a process of this machine.
 
     Example: aio bench serve --concurrency 1 8 32 --json
     """
-    asyncio.run(_run_over_http(url, model, key, options, as_json))
+    asyncio.run(_run_over_http(options, as_json))
 
 
-async def _run_over_http(url: str, model: str, key: str | None, options: BenchOptions, as_json: bool) -> None:
+async def _run_over_http(options: ServeOptions, as_json: bool) -> None:
     from gateway.planning.load_test import row_text, run_bench
     from gateway.planning.load_test.http_target import HttpTarget
 
-    target = HttpTarget(url, model, key)
+    target = HttpTarget(options.url, options.model, options.key)
     async for row in run_bench(target, options, show_progress):
-        row = {"model": model, **row}
+        row = {"model": options.model, **row}
         click.echo(msgspec.json.encode(row) if as_json else row_text(row))
     await target.close()

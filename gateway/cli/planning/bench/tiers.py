@@ -6,17 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
+import msgspec
 
-from gateway.cli.options import (
-    echo_json,
-    machine_options,
-    settings_from,
-    shown_progress,
-    table,
-)
+from gateway.base.field_types import Count
+from gateway.base.settings import Settings
+from gateway.cli.options import MACHINE, echo_json, json_option, shown_progress, table, with_settings
+from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
-    from gateway.base.settings import Settings
     from quality.estimates.verified_sample import Share
     from quality.evaluation.ladder import LadderScores, LadderTask
     from quality.evaluation.tier_accuracy import AccuracyReport, TierComparison
@@ -26,12 +23,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `aio bench tiers`."""
+
+    per_level: Count = 10
+    """Tasks of each kind and level."""
+    seed: int = 7
+    """Seed of the generated tasks."""
+    concurrency: Count = 16
+    """Tasks in flight on one tier."""
+
+
 @click.command()
-@click.option("--per-level", type=click.IntRange(min=1), default=10, help="Tasks of each kind and level.")
-@click.option("--seed", default=7, help="Of the generated tasks.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
-@machine_options
-def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
+@options_of(TierOptions)
+@with_settings(*MACHINE, role="all")
+@json_option
+def tiers(options: TierOptions, as_json: bool, settings: Settings) -> None:
     """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
 
     Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
@@ -42,13 +49,12 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
     from quality.evaluation.tier_accuracy import compare_tiers, measure_tiers, store_report, warnings_of
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     try:
-        tasks(seed, per_level)
+        tasks(options.seed, options.per_level)
     except ValueError as error:
-        raise click.UsageError(f"--per-level {per_level}: {error}") from error
-    how = {"seed": seed, "per_level": per_level, "concurrency": concurrency}
+        raise click.UsageError(f"--per-level {options.per_level}: {error}") from error
+    how = msgspec.structs.asdict(options)
     with shown_progress() as progress:
         report = asyncio.run(_measured(settings, catalog, measure_tiers, **how, progress=progress))
     private_data_folder(settings.data_path)
@@ -65,7 +71,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
     click.echo(f"kept in {path}")
 
 
-async def _measured(settings: "Settings", catalog: "Catalog", measure: Callable[..., Awaitable[T]], **how: Any) -> T:
+async def _measured(settings: Settings, catalog: "Catalog", measure: Callable[..., Awaitable[T]], **how: Any) -> T:
     """Ask the tiers of a started catalogue."""
     from gateway.runtime.cores.engine import running_engine
 
@@ -132,8 +138,9 @@ def _percent(share: "Share") -> str:
 @click.command()
 @click.option("--per-level", type=click.IntRange(1, 10), default=3, help="Tasks of each family and level.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
-@machine_options
-def ladder(per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
+@with_settings(*MACHINE, role="all")
+@json_option
+def ladder(per_level: int, concurrency: int, as_json: bool, settings: Settings) -> None:
     """Ask tasks with checkable answers to every tier: eleven families in wordings that the adapter of the catalogue
     `ladder` never saw, and three families that it never trained, at six levels each.
 
@@ -142,7 +149,6 @@ def ladder(per_level: int, concurrency: int, as_json: bool, **options: Any) -> N
     from quality.evaluation.ladder import PARTS, measured_ladder, measured_tasks
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     how = {"per_level": per_level, "concurrency": concurrency}
     with shown_progress() as progress:
