@@ -11,8 +11,9 @@ from gateway.inference import answer_stores
 from gateway.inference.answer_stores import AgedAnswer, AnswerFile, MemoryStore, answers_path, delete_answers_beyond
 from gateway.inference.response_cache import running_cache
 from gateway.runtime.peers import WorkerIdentity
-from tests.gateway.inference.test_stores import Clock, kept, knobs
+from tests.gateway.inference.test_stores import kept, knobs
 from tests.support.app import RunningGateway, StartApp, running_gateway
+from tests.support.clock import Clock
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
 
@@ -68,9 +69,8 @@ def files_of(tmp_path: Path) -> tuple[AnswerFile, Clock]:
     return AnswerFile(tmp_path / "answers.0.msgpack", clock), clock
 
 
-async def test_answers_keep_their_age_and_their_order(tmp_path: Path) -> None:
+async def test_answers_keep_their_age_and_their_order(tmp_path: Path, clock: Clock) -> None:
     file, wall = files_of(tmp_path)
-    clock = Clock()
     store = MemoryStore(knobs(), clock)
     await store.put(b"old", b"1")
     clock.now += 20

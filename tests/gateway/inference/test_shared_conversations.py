@@ -12,9 +12,10 @@ from gateway.base.stores.redis_store import open_redis
 from gateway.inference.agent_session import CachedPrefix, Session
 from gateway.inference.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
 from gateway.inference.router import RoutingService
-from tests.gateway.inference.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
+from tests.gateway.inference.test_conversations import ANSWER, CATALOG, HELLO, MORE, ask
 from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
+from tests.support.clock import Clock
 from tests.support.database import RedisServer
 from tests.support.scripted_classifier import ScriptedClassifier
 
@@ -65,8 +66,7 @@ async def test_another_process_knows_that_a_session_is_private(redis_url: str) -
         assert other.history(ask(*TURNS)).tiers == (), "which tiers answered is another matter"
 
 
-async def test_a_session_is_forgotten_as_private_after_an_hour_without_a_private_request() -> None:
-    clock = Clock()
+async def test_a_session_is_forgotten_as_private_after_an_hour_without_a_private_request(clock: Clock) -> None:
     known = Conversations(clock=clock)
     known.note_private(ask(HELLO, conversation="c1"))
     clock.now += known.seconds - 1
@@ -155,8 +155,7 @@ async def test_a_gateway_keeps_the_tool_loop_of_another_gateway_on_its_tier(
         assert await tier_of(other, looped) == "4"
 
 
-def test_an_earlier_turn_is_soon_forgotten_and_makes_room_before_idle_conversations() -> None:
-    clock = Clock()
+def test_an_earlier_turn_is_soon_forgotten_and_makes_room_before_idle_conversations(clock: Clock) -> None:
     known = Conversations(most=3, seconds=3600, clock=clock)
     known.remember(ask(HELLO), 2)
     idle = [ask(("user", f"Idle {number}.")) for number in range(2)]
@@ -181,9 +180,8 @@ def test_an_earlier_turn_is_soon_forgotten_and_makes_room_before_idle_conversati
 
 @pytest.mark.slow
 def test_150_000_idle_conversations_with_ids_are_all_known_in_less_than_128_bytes_each(
-    record_property: Callable[[str, object], None],
+    record_property: Callable[[str, object], None], clock: Clock
 ) -> None:
-    clock = Clock()
     known, before = Conversations(clock=clock), resident()
     for turn in range(3):
         for number in range(SESSIONS):

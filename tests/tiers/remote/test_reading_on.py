@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.polling import eventually
+from tests.support.clock import Clock
 from tests.support.upstream import Call, Handler, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.rules import rules_of
@@ -25,16 +26,6 @@ COUNTS = {
 }
 COUNTED = Usage(prompt_tokens=9, completion_tokens=HIDDEN + 3, reasoning_tokens=HIDDEN)
 GPT, MISTRAL = "gpt-5", "magistral-medium-latest"
-
-
-class Clock:
-    """Seconds that only a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class World:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.upstream import Call, LoopbackServer
-from tests.tiers.replicas.test_balancer import Clock
 from tests.tiers.replicas.test_replica_set import InOrder, busy, well
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec
@@ -66,8 +66,7 @@ def conditions(tier: ReplicaSet) -> list[str]:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_key_is_ejected_at_once_and_comes_back_after_a_probe(status: int) -> None:
-    clock = Clock()
+async def test_a_refused_key_is_ejected_at_once_and_comes_back_after_a_probe(status: int, clock: Clock) -> None:
     async with pool(clock) as (tier, provider):
         provider.by_key["KEY_A"] = refused(status)
         await collect(tier, chat())
@@ -90,8 +89,7 @@ async def test_a_refused_key_is_ejected_at_once_and_comes_back_after_a_probe(sta
         assert conditions(tier) == ["serving", "serving"]
 
 
-async def test_a_throttled_key_waits_as_long_as_the_server_says_and_is_then_probed() -> None:
-    clock = Clock()
+async def test_a_throttled_key_waits_as_long_as_the_server_says_and_is_then_probed(clock: Clock) -> None:
     async with pool(clock) as (tier, provider):
         provider.by_key["KEY_A"] = busy("30")
         await collect(tier, chat())
@@ -107,8 +105,7 @@ async def test_a_throttled_key_waits_as_long_as_the_server_says_and_is_then_prob
         assert conditions(tier) == ["serving", "serving"]
 
 
-async def test_with_every_key_refused_the_tier_is_down_until_one_may_be_probed() -> None:
-    clock = Clock()
+async def test_with_every_key_refused_the_tier_is_down_until_one_may_be_probed(clock: Clock) -> None:
     async with pool(clock) as (tier, provider):
         provider.by_key = {"KEY_A": refused(401), "KEY_B": refused(403)}
         with pytest.raises(TierUnavailableError, match="none of 2 replicas answered") as caught:
@@ -122,8 +119,7 @@ async def test_with_every_key_refused_the_tier_is_down_until_one_may_be_probed()
         assert conditions(tier) == ["serving", "probing"]
 
 
-async def test_each_key_keeps_its_own_requests_per_minute() -> None:
-    clock = Clock()
+async def test_each_key_keeps_its_own_requests_per_minute(clock: Clock) -> None:
     keys = [ApiKeySpec(env="KEY_A", requests_per_minute=2), ApiKeySpec(env="KEY_B", requests_per_minute=1)]
     async with pool(clock, keys) as (tier, provider):
         for _ in range(3):

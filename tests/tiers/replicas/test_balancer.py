@@ -148,8 +148,7 @@ TestBalancerMachine = BalancerMachine.TestCase
 TestBalancerMachine.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
-def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_doubles_the_time() -> None:
-    clock = Clock()
+def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_doubles_the_time(clock: Clock) -> None:
     balancer = make_balancer([1, 1, 1], clock)
     eject(balancer, 0)
     for period in (5, 10, 20):
@@ -172,8 +171,7 @@ def test_failures_in_a_row_eject_then_one_probe_decides_and_each_failed_probe_do
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_if_all_fail_at_most_half_are_ejected_and_the_others_go_on(count: int) -> None:
-    clock = Clock()
+def test_if_all_fail_at_most_half_are_ejected_and_the_others_go_on(count: int, clock: Clock) -> None:
     balancer = make_balancer([1] * count, clock)
     for _ in range(50 * count):
         in_flight = balancer.begin(None)
@@ -183,8 +181,7 @@ def test_if_all_fail_at_most_half_are_ejected_and_the_others_go_on(count: int) -
     assert not balancer.is_healthy
 
 
-def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_once() -> None:
-    clock = Clock()
+def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_once(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     eject(balancer, 0)
     clock.now += 5
@@ -196,8 +193,7 @@ def test_a_replica_that_breaks_off_the_answer_to_its_probe_is_ejected_again_at_o
     assert balancer.replicas[0].breaker.available_in(clock.now) == 10
 
 
-def test_a_second_attempt_is_no_probe() -> None:
-    clock = Clock()
+def test_a_second_attempt_is_no_probe(clock: Clock) -> None:
     balancer = make_balancer([1, 1, 1], clock)
     eject(balancer, 0)
     clock.now += 5
@@ -206,8 +202,7 @@ def test_a_second_attempt_is_no_probe() -> None:
     assert in_flight.replica is balancer.replicas[2]
 
 
-def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
-    clock = Clock()
+def test_a_probe_whose_caller_left_is_followed_by_another(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     eject(balancer, 0)
     clock.now += 5
@@ -215,8 +210,7 @@ def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
 
 
 @pytest.mark.parametrize(("others_fail", "ejected"), [(False, True), (True, False)])
-def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, ejected: bool) -> None:
-    clock = Clock()
+def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, ejected: bool, clock: Clock) -> None:
     balancer = make_balancer([1, 1, 1], clock)
     for turn in range(30):
         clock.now += 0.1
@@ -229,8 +223,7 @@ def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, 
     assert [replica.breaker.is_open for replica in balancer.replicas] == [ejected, False, False]
 
 
-def test_a_server_that_asks_for_a_pause_is_paused_and_not_ejected() -> None:
-    clock = Clock()
+def test_a_server_that_asks_for_a_pause_is_paused_and_not_ejected(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
         balancer.pause(begin_at(balancer, place), 3.0 + place)
@@ -265,8 +258,7 @@ def test_a_slow_replica_loses_its_share() -> None:
     assert min(served[1:]) > 0.3 * sum(served)
 
 
-def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -> None:
-    clock = Clock()
+def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
         in_flight = begin_at(balancer, place)
@@ -286,8 +278,7 @@ def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -
     assert chosen(balancer, key) == 1
 
 
-def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue() -> None:
-    clock = Clock()
+def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue(clock: Clock) -> None:
     balancer = make_balancer([1, 1, 1], clock, consecutive_failures=1000)
     for place in (0, 1, 2):
         in_flight = begin_at(balancer, place)
@@ -299,8 +290,7 @@ def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue() 
     assert 0 in {chosen(balancer) for _ in range(50)}, "one failure is forgiven in time"
 
 
-def test_an_overtaken_replica_counts_as_slow() -> None:
-    clock = Clock()
+def test_an_overtaken_replica_counts_as_slow(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
         in_flight = begin_at(balancer, place)
@@ -314,8 +304,7 @@ def test_an_overtaken_replica_counts_as_slow() -> None:
     assert {chosen(balancer) for _ in range(50)} == {1}
 
 
-def test_outcomes_of_requests_sent_before_an_ejection_do_not_count() -> None:
-    clock = Clock()
+def test_outcomes_of_requests_sent_before_an_ejection_do_not_count(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     before = [begin_at(balancer, 0) for _ in range(2)]
     eject(balancer, 0)

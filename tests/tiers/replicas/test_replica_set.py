@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.polling import eventually
+from tests.support.clock import Clock
 from tests.support.upstream import Call, LoopbackServer
-from tests.tiers.replicas.test_balancer import Clock
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.errors import ReplicaStatus, ReplicaTry, TierBusyError, TierError, TierRequestError, TierUnavailableError
@@ -151,8 +151,7 @@ async def test_a_server_that_fails_before_its_first_delta_is_replaced_and_the_an
         assert tier.load().healthy
 
 
-async def test_a_started_answer_is_not_retried() -> None:
-    clock = Clock()
+async def test_a_started_answer_is_not_retried(clock: Clock) -> None:
     async with replicas(break_off, well, clock=clock) as (tier, servers):
         deltas = tier.generate(chat())
         first = await anext(deltas)
@@ -177,8 +176,7 @@ async def test_a_callers_error_is_not_retried_on_another_replica() -> None:
 
 
 @pytest.mark.parametrize("http_status", [429, 503])
-async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(http_status: int) -> None:
-    clock = Clock()
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(http_status: int, clock: Clock) -> None:
     async with replicas(busy("7", http_status), well, clock=clock) as (tier, servers):
         assert [one.outcome for one in await tries_of(tier)] == ["failed", "answered"]
         assert (status(tier).condition, status(tier).failures) == ("paused", 0)
@@ -221,8 +219,7 @@ async def test_an_outage_of_all_replicas_is_reported_once_with_every_error() -> 
         assert sum(len(server.calls) for server in servers) <= 40 + 5 + 0.1 * 40
 
 
-async def test_a_dead_server_is_ejected_and_comes_back_through_a_probe() -> None:
-    clock = Clock()
+async def test_a_dead_server_is_ejected_and_comes_back_through_a_probe(clock: Clock) -> None:
     async with replicas(broken, well, clock=clock, consecutive_failures=1) as (tier, servers):
         assert [one.outcome for one in await tries_of(tier)] == ["failed", "answered"]
         assert status(tier).condition == "ejected"
@@ -237,8 +234,7 @@ async def test_a_dead_server_is_ejected_and_comes_back_through_a_probe() -> None
         assert (status(tier).condition, status(tier).consecutive_failures) == ("serving", 0)
 
 
-async def test_no_attempt_begins_after_a_deadline() -> None:
-    clock = Clock()
+async def test_no_attempt_begins_after_a_deadline(clock: Clock) -> None:
 
     async def fail_late(call: Call) -> None:
         clock.now += 5

@@ -163,8 +163,7 @@ async def test_a_core_that_was_closed_is_not_started_again(app: StartApp) -> Non
     assert not core.client.died
 
 
-def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run() -> None:
-    clock = Clock()
+def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run(clock: Clock) -> None:
     pauses = RestartPauses(clock)
     first = [pauses.after_end() for _ in range(12)]
     assert first[0] == FIRST_PAUSE_SECONDS
