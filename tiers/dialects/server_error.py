@@ -48,13 +48,15 @@ class ServerSaidError(TierError):
         self.said = said
 
 
-_WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "_embedded")
-"""What may hold the error proper: `base_resp` is MiniMax's, `fault` Apigee's, lists are Google's, Cloudflare's and
-FastAPI's."""
+_WITHIN = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "_embedded", "err", "response",
+           "status")  # fmt: skip
+"""What may hold the error proper: `base_resp` is MiniMax's, `fault` Apigee's, `response` Tencent's, `status` gRPC's,
+lists are Google's, Cloudflare's and FastAPI's."""
 _MOST_DEPTH = 8
 # Names without regard to case. An explanation says more than what has the first names, so it is shown besides.
-_MESSAGES = ("message", "detail", "msg", "status_msg", "error_message", "error_msg", "errormessage", "error",
-             "errmsg", "err_msg", "faultstring", "description", "reason", "title", "defaultmessage")  # fmt: skip
+_MESSAGES = ("originalmessage", "message", "detail", "msg", "status_msg", "error_message", "error_msg",
+             "errormessage", "error", "errmsg", "err_msg", "faultstring", "description", "reason", "title",
+             "defaultmessage")  # fmt: skip
 _EXPLANATIONS = ("error_description", "description", "details", "reason", "violations", "invalid-params",
                  "invalidparams", "fielderrors")  # fmt: skip
 _MOST_EXPLAINED = 300
@@ -69,7 +71,7 @@ _KINDS = ("type", "error_type")
 def parse_error(body: bytes) -> ErrorObject:
     """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
     try:
-        inner = msgspec.json.decode(body)
+        inner = msgspec.json.decode(_bare(body))
     except JSON_ERRORS:
         return ErrorObject(message=_text_of(body))
     seconds = _stated_wait(inner, _MOST_DEPTH)
@@ -100,6 +102,16 @@ def parse_error(body: bytes) -> ErrorObject:
     code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
     kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
     return ErrorObject(message, kind, param if isinstance(param, str) else None, code, seconds)
+
+
+_EVENT = re.compile(rb"(?:event:[^\n]*\n)?data: ?(\{[^\n]*\})\s*")
+
+
+def _bare(body: bytes) -> bytes:
+    """Return the JSON of a body that begins with a mark of its byte order, or is one event of a stream."""
+    body = body.removeprefix(b"\xef\xbb\xbf")
+    event = _EVENT.fullmatch(body) if body.startswith((b"event:", b"data:")) else None
+    return body if event is None else event[1]
 
 
 def _worded(tables: list[dict[str, Any]], proper: Any) -> str:
