@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 
+from tests.recordings.playing import steps_of
 from tests.recordings.recording import files, recordings
 from tests.tiers.dialects.test_client_forms import BODIES
 from tiers.dialects import quirks
@@ -147,7 +148,7 @@ def test_every_edit_changes_a_request_of_some_recording() -> None:
     changed: set[int] = set()
     for file in files():
         for recording in recordings(file):
-            for fields in (recording.fields, *recording.fields.get("steps", ())):
+            for fields in (recording.fields, *steps_of(recording.fields)):
                 for dialect, asked in (fields.get("asks") or {}).items():
                     if dialect in get_args(quirks.Dialect) and isinstance(asked, dict):
                         changed |= edits_that_change(asked.pop("extra_body", {}) | asked, dialect)
@@ -181,7 +182,7 @@ def test_every_mark_of_thoughts_answers_and_calls_is_in_some_recording() -> None
 def test_every_row_of_refusals_is_in_some_recording() -> None:
     said: set[str] = set()
     for recording in (recording for file in files() for recording in recordings(file)):
-        for fields in (recording.fields, *recording.fields.get("steps", ())):
+        for fields in (recording.fields, *steps_of(recording.fields)):
             said |= {*texts_of([fields.get("answers"), fields.get("refused")])}
     kinds = ("parameters", "keywords", "limits", "meanings", "lessons")
     rows = [row for kind in kinds for row in getattr(REFUSAL_ROWS, kind) if row.patterns]
