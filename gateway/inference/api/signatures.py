@@ -17,6 +17,9 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import StructSchema, schema_of
 from gateway.inference.api.parsing import NOT_JSON, check_media_type, decode_body, decoder_of
 
+MOST_BYTES = 1 << 20
+"""Of a body that is decoded on the event loop, which takes milliseconds; no order is nearly as large."""
+
 
 class JsonStruct(AbstractDTO[Any]):
     """Decodes the body of a handler as the struct of its `data`, as strictly as callers' requests are decoded, and
@@ -25,8 +28,10 @@ class JsonStruct(AbstractDTO[Any]):
     __slots__ = ()
 
     def decode_bytes(self, value: bytes) -> Any:
-        """Decode the body. Raises `ApiError`: 415, and 400 that names the field."""
+        """Decode the body. Raises `ApiError`: 415, 413, and 400 that names the field."""
         check_media_type(self.asgi_connection)
+        if len(value) > MOST_BYTES:
+            raise ApiError(413, f"The body has {len(value)} bytes; it may have {MOST_BYTES}.")
         handler: Any = self.asgi_connection.route_handler
         return decode_body(decoder_of(handler.parsed_data_field.annotation), value)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.inference.api.signatures import MOST_BYTES
 from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,6 +53,7 @@ async def test_a_parameter_that_is_not_allowed_is_named_with_what_is(
         ({"json": {"reason": ""}}, 400, "reason", "invalid_value"),
         ({"json": {}}, 400, "reason", "missing_required_parameter"),
         ({"json": {"reason": "why", "force": True}}, 400, "force", "unknown_parameter"),
+        ({"json": {"reason": "why" * (MOST_BYTES // 3)}}, 413, None, "request_too_large"),
         ({"content": b'{"reason": "why"}', "headers": {"content-type": "text/plain"}}, 415, None, None),
     ],
 )
