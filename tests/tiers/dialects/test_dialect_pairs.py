@@ -189,7 +189,7 @@ def check_pair(said: Conversation, client: str, server: str, further: list[Kind]
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("count", [100, pytest.param(2_500, marks=pytest.mark.properties)])
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.properties)])
 def test_a_conversation_survives_each_pair_of_apis(client: str, count: int, tiers: dict[str, RemoteTier]) -> None:
     @settings(max_examples=examples(count))
     @given(conversations)
