@@ -54,7 +54,7 @@ class CostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The model for easy requests. A name of the price list, PROVIDER:MODEL, or dollars per million tokens in/out such
     as 0.05/0.15."""
     requests: Count = 1_000_000
-    """With --from."""
+    """Number of requests; with --from."""
     easy: Annotated[float, Meta(ge=0, le=100)] = 60
     """Percentage of requests that the cheap model answers well enough; with --from."""
     mix: Annotated[Any, Meta(extra={"type": str, "callback": percent_shares})] = "60/20/15/5"
@@ -70,7 +70,7 @@ class CostOptions(msgspec.Struct, frozen=True, kw_only=True):
     check_rate: Share = 0.05
     """Share of answers that is checked."""
     checked: Annotated[str, Meta(title="TIER,…")] = "1,2"
-    """Tier whose answers the last tier checks."""
+    """Tiers whose answers the last tier checks."""
 
 
 @click.command()
@@ -196,9 +196,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float = 200
     """Mean tokens of an answer."""
     cached: float = 0.0
-    """Share of a prompt in the prefix cache."""
+    """Share of a prompt that the prefix cache holds."""
     trace: Path | None = None
-    """Rate and lengths from a CSV or JSONL of requests."""
+    """Take the rate and the lengths from a CSV or JSONL file of requests."""
     trace_unit: Literal["s", "ms"] = "s"
     """Unit of the trace's times."""
     peak: Annotated[float, Meta(ge=1)] = 1.0
@@ -206,23 +206,23 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[tuple[str, ...], Meta(title="PROFILE")] = msgspec.field(name="replica", default=())
     """A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen. [smollm2-135m-int4-cpu]"""
     usd_per_hour: Annotated[float, Meta(ge=0)] | None = None
-    """Price of one replica. [an assumption by device]"""
+    """Price of one replica in US dollars per hour. [an assumption by device]"""
     ttft_ms: float | None = None
-    """Objective at --quantile."""
+    """Objective for the time to the first token in milliseconds, which --quantile of the requests meet."""
     itl_ms: float | None = None
-    """Objective for the mean time between tokens."""
+    """Objective for the mean time between tokens in milliseconds."""
     e2e_ms: float | None = None
-    """Objective at --quantile."""
+    """Objective for the time to the end of an answer in milliseconds, which --quantile of the requests meet."""
     quantile: float = 0.99
-    """Quantile at which the TTFT and E2E objectives hold."""
+    """Share of the requests that must meet --ttft-ms and --e2e-ms."""
     busy: float = 1.0
-    """Most of a replica's maximum rate to use."""
+    """Maximum share of a replica's highest rate to use."""
     spare: Annotated[Whole, Meta(extra={"show_default": False})] = 0
-    """Spare replicas."""
+    """Number of spare replicas."""
     knobs: Literal["throughput", "latency", "tail", "cost"] | None = msgspec.field(name="profile", default=None)
     """Plan for a set of live knobs and its objectives."""
     simulate: Annotated[int, Meta(ge=100, title="REQUESTS")] | None = None
-    """Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99."""
+    """Simulate this many requests on one replica with the core's scheduler, and show TTFT and ITL at p50 and p99."""
 
 
 @click.command()
@@ -327,7 +327,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     tiers: Annotated[tuple[str, ...], Meta(title="N=PROFILE")] = msgspec.field(name="tier")
     """As for `aio plan --replica`."""
     cold_start: Annotated[float, Meta(ge=0)] | None = None
-    """Start-up seconds of a replica. [the profile's]"""
+    """Seconds until a started replica serves. [the profile's]"""
     interval: Annotated[float, Meta(ge=1)] = 5.0
     """Seconds between scrapes."""
     warm: Count = 3
@@ -339,9 +339,11 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantile: float = 0.9
     """Quantile of the forecast's errors to keep in reserve."""
     down_window: float = 900.0
-    """Seconds before scaling down."""
+    """Seconds of low load before scaling down."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = 8090
+    """Port to listen on."""
 
 
 @click.command()

@@ -22,7 +22,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     concurrency: Annotated[tuple[Count, ...], Meta(title="N...")] = (1, 8, 32)
-    """Closed loop: in flight."""
+    """Closed loop: requests in flight."""
     rate: Annotated[tuple[Positive, ...], Meta(title="R...")] = ()
     """Open loop: Poisson arrivals per second."""
     trace: ExistingFile | None = None
@@ -30,28 +30,31 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Count = 128
     """Words per prompt, about one token each."""
     output_tokens: Count = 64
+    """Tokens of an answer."""
     shared_prefix: Whole = 0
     """Words in front of every prompt, all the same."""
     rounds: Count = 3
     """Closed loop: requests per unit of concurrency."""
     requests: Whole = 0
-    """Requests per row: at least, at most for a trace."""
+    """Requests per row: the minimum, or the maximum for a trace."""
     duration: Positive = 30.0
     """Seconds of arrivals at a rate."""
     trace_speed: Positive = 1.0
-    """2 replays twice as fast."""
+    """Speed of a trace's replay: 2 is twice as fast."""
     trace_unit: Literal["s", "ms"] = "s"
+    """Unit of the trace's times."""
     max_prompt: Whole = 0
-    """Clip the prompts of a trace."""
+    """Cut the prompts of a trace to this many words; 0 leaves them."""
     seed: int = 7
+    """Seed of the prompts and of the arrivals."""
     warmup: Whole = 2
     """Requests before the first row."""
     timeout: Positive = 300.0
     """Seconds for one request."""
     slo_ttft_ms: Positive | None = None
-    """Objective for the first token; adds goodput columns."""
+    """Objective for the time to the first token in milliseconds. It adds columns of goodput."""
     slo_itl_ms: Positive | None = None
-    """Objective for the mean time per later token."""
+    """Objective for the mean time per later token in milliseconds."""
 
     def __post_init__(self) -> None:
         if not (self.concurrency or self.rate or self.trace):
