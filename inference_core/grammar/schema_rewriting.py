@@ -1,8 +1,8 @@
 """Rewrites JSON schemas for the grammar library, which reads some keywords inexactly and refuses others.
 
-Only what more than one in a hundred real schemas needs is rewritten: patterns and formats. The rewritten schema allows
-what the original allows, or a part of it. Some of what the library reads inexactly is refused here. The rest, such as
-`oneOf`, which it reads as `anyOf`, is found when the finished answer is validated.
+Formats, which more than one in a hundred real schemas needs, become patterns, and patterns are converted. The rewritten
+schema allows what the original allows, or a part of it. Some of what the library reads inexactly is refused here. The
+rest, such as `oneOf`, which it reads as `anyOf`, is found when the finished answer is validated.
 """
 
 from collections.abc import Iterator, Mapping
