@@ -203,7 +203,7 @@ class CoreDriver:
         windows: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         models = models or {"m": 1}
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         memory = bytearray(slabs * SLAB_BYTES)
         drafts = drafts or {}
 
