@@ -1,7 +1,7 @@
 """Rewrites JSON schemas for the grammar library, which reads some keywords inexactly and refuses others.
 
-Formats, which more than one in a hundred real schemas needs, become patterns, and patterns are converted. The rewritten
-schema allows what the original allows, or a part of it. Some of what the library reads inexactly is refused here. The
+Formats, which more than one in a hundred real schemas needs, become patterns, and patterns are converted. Flags of
+OpenAPI 3.0, which generators write, become bounds. The rewritten schema allows what the original allows, or a part of it. Some of what the library reads inexactly is refused here. The
 rest, such as `oneOf`, which it reads as `anyOf`, is found when the finished answer is validated.
 """
 
@@ -18,6 +18,7 @@ MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "dependen
 _EXACT = 1 << 53
 _MOST = (1 << 63) - 1024
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_FLAGS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 _PATTERNS = FORMATS | PARTS
 
 
@@ -32,6 +33,9 @@ def for_library(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     rewritten = {key: _inner(key, value) for key, value in schema.items()}
+    if rewritten.get("uniqueItems") is False:
+        del rewritten["uniqueItems"]
+    _write_flags(rewritten)
     _check_values(rewritten)
     _check_bounds(rewritten)
     if "prefixItems" in schema and "additionalItems" in schema:
@@ -56,6 +60,15 @@ def _at(step: str, part: Any) -> Any:
         raise
 
 
+def _write_flags(schema: dict[str, Any]) -> None:
+    """Write the flags of draft 4 and OpenAPI 3.0 as bounds, which the library does not read."""
+    for flag, bound in _FLAGS:
+        if isinstance(is_exclusive := schema.get(flag), bool):
+            del schema[flag]
+            if is_exclusive and bound in schema:
+                schema[flag] = schema.pop(bound)
+
+
 def _check_values(schema: Mapping[str, Any]) -> None:
     """Refuse values of `const` and `enum` that the library does not write as they are."""
     for key in ("const", "enum"):
@@ -66,11 +79,9 @@ def _check_values(schema: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(schema: Mapping[str, Any]) -> None:
-    """Refuse bounds that float64 lacks, and draft 4's flags, which the library passes over."""
+    """Refuse bounds that float64 lacks."""
     for key in _BOUNDS:
         bound = schema.get(key)
-        if bound is True:
-            raise InexpressibleError(f"{key}: true is followed in no draft but 4; write the bound itself")
         if isinstance(bound, int | float) and abs(bound) >= _EXACT:
             raise InexpressibleError(
                 f"{key}: {_named(bound)} is no bound that grammars hold exactly; use less than 2^53"
