@@ -295,12 +295,14 @@ class BatchKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: Annotated[
         Annotated[int, Meta(ge=0, le=4096)] | None,
-        Meta(description="Lines that a process answers at once; 0 starts none, null is AIO_BATCH_CONCURRENCY."),
+        Meta(description="How many lines a process answers at once. 0: it starts none. null: AIO_BATCH_CONCURRENCY."),
     ] = None
     most_attempts: Annotated[
-        int, Meta(ge=1, le=100, description="How often a line is attempted before its failure becomes its answer.")
+        int, Meta(ge=1, le=100, description="How often AIO attempts a line before the failure becomes its answer.")
     ] = 8
     backoff_seconds: Annotated[
         float,
-        Meta(ge=0.01, le=60, description="Delay before a retry, doubled each time up to 300 s, with jitter."),
+        Meta(
+            ge=0.01, le=60, description="The delay before a retry. It doubles each time, up to 300 s, and has jitter."
+        ),
     ] = 1.0

@@ -23,17 +23,22 @@ from inference_core.io.files import JSON_ERRORS, atomic_file
 class CacheKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
 
-    enabled: Annotated[bool, Meta(description="Whether answers are kept, and equal concurrent requests share one.")] = (
-        True
-    )
+    enabled: Annotated[
+        bool, Meta(description="Whether AIO keeps answers, and equal requests at the same time share one.")
+    ] = True
     ttl_seconds: Annotated[
-        float, Meta(gt=0, le=86_400, description="Seconds for which a kept answer is given again.")
+        float, Meta(gt=0, le=86_400, description="For how many seconds AIO gives a kept answer again.")
     ] = 30.0
     max_entries: Annotated[
-        int, Meta(ge=0, le=10_000_000, description="Answers that a process keeps; the least recently used goes first.")
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="The most answers that a process keeps. The least recently used goes first.",
+        ),
     ] = 10_000
     max_bytes: Annotated[
-        int, Meta(ge=0, le=2**40, description="Bytes of the answers that a process keeps, and of the largest of them.")
+        int, Meta(ge=0, le=2**40, description="The most bytes of the answers of a process, and of a single one.")
     ] = 64 * 2**20
 
 

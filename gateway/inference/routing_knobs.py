@@ -26,34 +26,38 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         Literal["route", "observe"],
-        Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
+        Meta(
+            description="route: the decision counts. observe: one tier answers everything, and AIO records what "
+            "routing would have chosen."
+        ),
     ] = "route"
     observe_tier: Annotated[
         TierNumber | None,
-        Meta(description="The tier that answers what names none while observing; null is the strongest."),
+        Meta(description="In observe mode, the tier that answers requests that name none. null: the strongest."),
     ] = None
     shadow_share: Annotated[
         float,
         Meta(
             ge=0,
             le=1,
-            description="Most of the observed requests that the tier of routing answers too, in the background and "
-            "within the budget of verification; 0: none.",
+            description="In observe mode, the largest share of requests that routing's tier answers too, in the "
+            "background and within the budget of verification. 0: none.",
         ),
     ] = 0.05
     quality_target: Annotated[
         QualitySetting | None,
         Meta(
-            description="What quality is worth where neither request nor key says it: at a target t a strongest answer "
-            "is worth 1 - t, in shares of answers as good. 0 to 1, economy (0.5), balanced (0.7) or careful (0.9); "
-            "null is AIO_QUALITY_TARGET, else the classifier's own."
+            description="The quality target of requests, unless the request, its key or a rule sets one. With a "
+            "target t, the price of a strongest answer is worth 1 - t, as a share of good enough answers. A number "
+            "from 0 to 1, economy (0.5), balanced (0.7) or careful (0.9). null: AIO_QUALITY_TARGET, else the "
+            "classifier's own."
         ),
     ] = None
     constant: Annotated[
         Literal["off", "propose", "act"],
         Meta(
-            description="Where routing does not pay, whether a constant tier is proposed, or answers; act never takes "
-            "one that costs more than routing or meets less than the quality target."
+            description="What happens if routing does not pay. propose: AIO proposes one tier for everything. "
+            "act: that tier answers, unless it costs more than routing or misses the quality target. off: nothing."
         ),
     ] = "propose"
     constant_worth: Annotated[
@@ -61,56 +65,57 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0.002,
             le=0.5,
-            description="Utility that routing must gain to be worth it, in shares of answers as good.",
+            description="How much utility routing must gain to pay, as a share of good enough answers.",
         ),
     ] = 0.01
     conversations: Annotated[
-        bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
+        bool, Meta(description="Whether a tool loop keeps its tier, and a conversation moves down only if that pays.")
     ] = True
     conversation_seconds: Annotated[
-        float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
+        float, Meta(ge=1, le=86_400, description="For how many seconds AIO remembers a conversation's tier.")
     ] = 3600.0
     cache_reuse: Annotated[
         float,
         Meta(
             ge=0,
             le=1,
-            description="Expected share of a conversation's steps, from the second on, whose beginning is read again "
-            "while the provider caches it. Where that pays for the write and the caller marks nothing, requests to "
-            "Anthropic mark tools, system prompt and last turn; 0 never marks.",
+            description="The expected share of a conversation's steps, from the second on, that read its beginning "
+            "again while the provider caches it. If that pays for the write and the caller sets no marks, AIO marks "
+            "tools, system prompt and last turn for Anthropic. 0: never.",
         ),
     ] = 0.6
     agents_housekeeping: Annotated[
         Literal["cheapest", "route"],
         Meta(
-            description="Where agents' titles, topic checks and commit messages go, and titles, tags, follow-up "
-            "questions and search queries of chat front ends. cheapest: to the cheapest tier that may answer. route: "
-            "where routing sends them."
+            description="Where AIO sends titles, topic checks and commit messages of agents, and titles, tags, "
+            "follow-up questions and search queries of chat front ends. cheapest: to the cheapest tier that may "
+            "answer. route: where routing sends them."
         ),
     ] = "cheapest"
     agents: Annotated[
         bool,
         Meta(
-            description="Whether sessions of agents are followed: requests with tools, and those of agents' clients. "
-            "Off: they are conversations as any others."
+            description="Whether AIO follows sessions of agents: requests with tools, and requests of agents' "
+            "clients. Off: it treats them like other conversations."
         ),
     ] = True
     agents_after_bad_end: Annotated[
         Literal["up", "off"],
         Meta(
-            description="What follows a bad end of an agent's work, as its messages show it. up: the next turn goes "
-            "one tier up, and back at a later one after a good end. off: nothing."
+            description="What happens if the messages show that an agent's work ended badly. up: the next turn goes "
+            "one tier up, and a later one goes back after a good end. off: nothing."
         ),
     ] = "up"
     agents_cache_seconds: Annotated[
         float,
-        Meta(ge=0, le=86_400, description="Seconds for which a provider's cache is expected to hold a session."),
+        Meta(ge=0, le=86_400, description="For how many seconds a provider's cache is expected to hold a session."),
     ] = 300.0
     agents_trouble: Annotated[
         Literal["off", "observe", "act"],
         Meta(
-            description="Whether errors and repeats in a tool loop move it one tier up. observe: it is recorded what "
-            "would be, and the share agents_trouble_share is moved at random. act: all are."
+            description="Whether errors and repetitions in a tool loop move it one tier up. observe: AIO records what "
+            "it would do, and moves the share agents_trouble_share at random. act: it moves all of them. off: it "
+            "moves none."
         ),
     ] = "observe"
     agents_trouble_share: Annotated[
@@ -118,32 +123,37 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=0.5,
-            description="Share of the sessions in trouble that are moved at random while it is observed, to measure "
-            "what a move is worth; only those whose texts may be reused. 0: none.",
+            description="In observe mode of agents_trouble, the share of the sessions in trouble that AIO moves at "
+            "random, to measure what a move is worth. It moves only sessions whose texts may be reused. 0: none.",
         ),
     ] = 0.02
     judge_answers: Annotated[
-        bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
+        bool,
+        Meta(
+            description="Whether the next tier may take over before anything is sent, if an answer's own evidence "
+            "speaks against it."
+        ),
     ] = True
     agreement: Annotated[
         Literal["off", "verified", "always"],
         Meta(
-            description="Whether cheap tiers answer at once and the strongest only where they differ. verified: where "
-            "that is certainly worth more than any tier alone, or a request asks. always: all ask. off: never."
+            description="Whether cheap tiers answer at the same time, and the strongest only if they differ. "
+            "verified: if that is certainly worth more than any tier alone, or if a request asks for it. always: for "
+            "all requests. off: never."
         ),
     ] = "verified"
     streams_may_wait: Annotated[
         bool,
         Meta(
-            description="Whether the first byte of a stream may wait for cheap answers that are compared, where that "
-            "pays; a request says so for itself with x-aio-may-wait."
+            description="Whether the first byte of a stream may wait until cheap answers are compared, if that pays. "
+            "A request can say so for itself with x-aio-may-wait."
         ),
     ] = False
     streams_continue: Annotated[
         Literal["off", "auto"],
         Meta(
-            description="Whether a stream whose server fails after the first token goes on, at the same tier or at "
-            "another one that can; a request says so for itself with x-aio-continue."
+            description="Whether a stream goes on if its server fails after the first token, at the same tier or at "
+            "another one that can. A request can say so for itself with x-aio-continue."
         ),
     ] = "off"
     queue_seconds: Annotated[
@@ -151,22 +161,22 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=3600,
-            description="Predicted seconds of a tier's queue beyond which a request without a deadline goes to a "
-            "higher tier with a shorter queue, for a higher price; batch requests wait; 0: all do.",
+            description="If a tier's queue is predicted to take longer than this, a request without a deadline goes "
+            "to a higher tier with a shorter queue, for a higher price. Batch requests wait. 0: all requests wait.",
         ),
     ] = 0.0
     truncate_chats: Annotated[
         bool,
         Meta(
             description="Whether a chat that is too long for every tier loses its oldest turns instead of being "
-            "refused; system messages at its beginning stay."
+            "refused. System messages at its beginning stay."
         ),
     ] = False
     budget_limit: Annotated[
         Literal["learned", "whole"],
         Meta(
-            description="The limit of an answer under a budget whose caller sets none. learned: what 99% of the tier's "
-            "answers do not exceed, and a quarter more, lowered to what is left. whole: what the model may answer."
+            description="The limit of an answer under a budget if the caller sets none. learned: a quarter more than "
+            "99% of the tier's answers need, lowered to what is left. whole: what the model may answer."
         ),
     ] = "learned"
     budget_limit_start: Annotated[
@@ -174,42 +184,54 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=256,
             le=1_000_000,
-            description="Tokens of that limit while fewer than 100 answers of a tier are known; of a model that "
-            "thinks four times as many.",
+            description="The learned limit is at least this many tokens while fewer than 100 answers of a tier are "
+            "known, and four times as many for a model that thinks.",
         ),
     ] = 4096
     budget_limit_least: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Tokens below which that limit is not lowered; the request is refused."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="AIO does not lower the learned limit below this many tokens. It refuses the request instead.",
+        ),
     ] = 256
     budget_wait_seconds: Annotated[
         float,
         Meta(
             ge=0,
             le=60,
-            description="Seconds that a request waits for others in flight, which cost less than the budget holds for "
-            "them, before half its limit is not enough or it is refused.",
+            description="Requests in flight usually cost less than the budget holds for them. For this many seconds "
+            "AIO waits for them, before it refuses a request or lowers its limit to less than half.",
         ),
     ] = 5.0
     edge_max_prompt_tokens: Annotated[
         int,
         Meta(
-            ge=0, le=4096, description="Most tokens of a prompt that goes to edge_tier without the classifier; 0: none."
+            ge=0,
+            le=4096,
+            description="Prompts of at most this many tokens go to edge_tier without the classifier. 0: none.",
         ),
     ] = 0
     edge_max_new_tokens: Annotated[
         int,
-        Meta(ge=1, le=4096, description="Most tokens that such a request may ask for; one without a limit does not."),
+        Meta(
+            ge=1,
+            le=4096,
+            description="The most tokens for which such a request may ask. A request without a limit does not go "
+            "there.",
+        ),
     ] = 64
     edge_tier: Annotated[
-        int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path; only one that runs in process.")
+        int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path. It must be one that AIO runs itself.")
     ] = 1
     hold_tokens: Annotated[
         int,
         Meta(
             ge=0,
             le=MAX_HOLD_TOKENS,
-            description="Tokens of a stream held back to be judged by; 0 never holds, and streams are not judged.",
+            description="How many tokens of a stream AIO holds back to judge the answer. 0: none, and streams are not "
+            "judged.",
         ),
     ] = 0
 

@@ -117,51 +117,53 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
 
     max_num_batched_tokens: Annotated[
         int,
-        Meta(ge=1, le=65_536, description="Most tokens that one step computes, decodes and prompt chunks together."),
+        Meta(ge=1, le=65_536, description="The most tokens of a step, decodes and prompt chunks together."),
     ] = 512
-    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most sequences that run at the same time.")] = 64
+    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="The most sequences that run at the same time.")] = 64
     prefill_chunk: Annotated[
         int,
         Meta(
             ge=1,
             le=1_048_576,
-            description="Most prompt tokens of a sequence in one step; from the context's length on, prompts go whole.",
+            description="The most prompt tokens of a sequence in one step. From the context's length on, only the "
+            "token budget cuts prompts.",
         ),
     ] = 256
     prefix_caching: Annotated[
-        bool, Meta(description="Whether prompts share the blocks of equal prefixes; off empties the cache at once.")
+        bool, Meta(description="Whether prompts share the blocks of equal prefixes. Off empties the cache at once.")
     ] = True
     max_waiting: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Most sequences that wait; what would pass it is refused (503).")
+        int, Meta(ge=1, le=1_000_000, description="The most sequences that wait. One more is refused (503).")
     ] = 1000
     alert_waiting: Annotated[
         int,
-        Meta(ge=0, le=1_000_000, description="Sequences that may wait before an alert is raised, in log and metrics."),
+        Meta(ge=0, le=1_000_000, description="If more sequences wait than this, there is an alert in log and metrics."),
     ] = 500
     ageing_seconds: Annotated[
-        float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
+        float, Meta(ge=0.001, le=86_400, description="A sequence that waits this long rises by one priority class.")
     ] = 5.0
     threads: Annotated[
         int,
         Meta(
             ge=0,
             le=1024,
-            description="Threads of the kernels, for all models; 0 is one per CPU, fewer next to busy processes.",
+            description="Threads of the kernels, for all models. 0: one per CPU, and fewer next to busy processes.",
         ),
     ] = 0
     auto_tune: Annotated[
-        bool, Meta(description="Whether budget, chunk and seats follow the objectives, their knobs being the limits.")
+        bool, Meta(description="Whether AIO tunes budget, chunk and sequences by the objectives, within their knobs.")
     ] = False
     itl_objective_ms: Annotated[
-        float, Meta(ge=1, le=60_000, description="Milliseconds between two tokens that 95 of 100 gaps should keep.")
+        float, Meta(ge=1, le=60_000, description="Milliseconds that 95 of 100 gaps between tokens should not exceed.")
     ] = 100.0
     ttft_objective_ms: Annotated[
-        float, Meta(ge=1, le=3_600_000, description="Milliseconds to the first token that most requests should keep.")
+        float, Meta(ge=1, le=3_600_000, description="Milliseconds within which most first tokens should come.")
     ] = 1000.0
     batching: Annotated[
         Literal["continuous", "dynamic", "static"],
         Meta(
-            description="When waiting sequences join: at once, in batches by size or delay, or when a batch has ended."
+            description="When waiting sequences join. continuous: at once. dynamic: in batches, by size or delay. "
+            "static: when a batch has ended."
         ),
     ] = "continuous"
     max_queue_delay_ms: Annotated[
@@ -169,19 +171,20 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=60_000,
-            description="Milliseconds that a batch waits for more members; if continuous, prompts while others decode.",
+            description="Milliseconds that a batch waits for more members. If continuous, only prompts wait, while "
+            "others decode.",
         ),
     ] = 0.0
     preferred_batch_sizes: Annotated[
         list[Annotated[int, Meta(ge=1, le=4096)]],
-        Meta(description="Numbers of waiting sequences that end the queue delay at once; max_num_seqs always does."),
+        Meta(description="If this many sequences wait, the queue delay ends at once. max_num_seqs always ends it."),
     ] = []
     max_join_penalty: Annotated[
         float,
         Meta(
             ge=1,
             le=1000,
-            description="How many times longer a prompt may take because others decode; they take turns to keep it.",
+            description="How many times longer a prompt may take because others decode. They take turns to keep this.",
         ),
     ] = 2.0
     block_moves_per_step: Annotated[
@@ -189,14 +192,15 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65_536,
-            description="Most KV blocks copied in a step, to empty slabs for a model that waits for memory; 0 is off.",
+            description="The most KV blocks moved in a step, to empty slabs for a model that waits for memory. "
+            "0: none.",
         ),
     ] = 64
     prefill_arithmetic: Annotated[
         Literal["fast", "exact"],
         Meta(
-            description="How prompts are computed: in the arithmetic that the CPU is fastest in, or as generated "
-            "tokens are."
+            description="How prompts are computed. fast: in the arithmetic that is fastest on the CPU. exact: as "
+            "generated tokens are."
         ),
     ] = "fast"
     repetition_guard: Annotated[
@@ -204,7 +208,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65_536,
-            description="Ends an answer whose last so many tokens only repeat what stood there before; 0 is off.",
+            description="An answer ends if this many of its last tokens only repeat what was there before. 0: never.",
         ),
     ] = 0
     decode_steps: Annotated[
@@ -212,31 +216,33 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=16,
-            description="Most decode steps in one call while nothing waits, of at most itl_objective_ms, an eighth of "
-            "it where tokens come out together; 1 is off.",
+            description="The most decode steps in one call while nothing waits. They take at most itl_objective_ms, "
+            "or an eighth of it if their tokens are sent together. 1: one step in each call.",
         ),
     ] = 4
     speculation: Annotated[
         Literal["off", "prompt_lookup", "draft_model"],
         Meta(
-            description="Who drafts tokens to be verified several at once: what stood in the text before, or a model."
+            description="What drafts tokens, so that several are verified at once. prompt_lookup: the text before. "
+            "draft_model: a smaller model."
         ),
     ] = "off"
     max_draft_tokens: Annotated[
-        int, Meta(ge=0, le=64, description="Most tokens drafted for a sequence in one step.")
+        int, Meta(ge=0, le=64, description="The most tokens drafted for a sequence in one step.")
     ] = 8
     draft_control: Annotated[
         Literal["adaptive", "fixed"],
-        Meta(description="Whether as many tokens are drafted as pay by measured acceptance and time, or always most."),
+        Meta(description="adaptive: as many tokens as pay by measured acceptance and time. fixed: always the most."),
     ] = "adaptive"
     lookup_ngram: Annotated[
-        int, Meta(ge=1, le=16, description="Tokens that must have stood in the text before for prompt_lookup to draft.")
+        int,
+        Meta(ge=1, le=16, description="Tokens that must also stand earlier in the text for prompt_lookup to draft."),
     ] = 3
     draft_acceptance: Annotated[
         Literal["repeatable", "rejection"],
         Meta(
-            description="How a draft model's tokens are verified: so that answers to a seed are what they are without "
-            "drafts, or so that most are accepted; the law of answers is the model's either way."
+            description="How a draft model's tokens are verified. repeatable: a seed gives the same answer as without "
+            "drafts. rejection: more drafts are accepted. The distribution of answers is the model's with both."
         ),
     ] = "repeatable"
     host_cache_blocks: Annotated[
@@ -244,7 +250,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MOST_HOST_BLOCKS,
-            description="Most KV blocks kept in host memory when evicted, if copying beats computing; 0 is off.",
+            description="The most evicted KV blocks that are kept in host memory, if copying beats computing. 0: none.",
         ),
     ] = 0
     handover_min_tokens: Annotated[
@@ -252,7 +258,8 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1_048_576,
-            description="Uncached prompt tokens from which on a replica for prefill, if any, computes them; 0 is off.",
+            description="A prompt with at least this many uncached tokens is computed by a replica for prefill, if "
+            "there is one. 0: never.",
         ),
     ] = 0
 

@@ -62,17 +62,24 @@ def extras_page() -> str:
     ]
     return page(
         "What is billed besides tokens",
-        "What a provider bills besides tokens at the price list's price. The first row that matches a field of the "
-        "request holds; models are regular expressions. The provider's own count of the uses, or the class of service "
-        "that its answer names, is billed. A tool or plugin without a row has no known price. What has no known price "
-        "is refused to keys with a budget or a maximum cost (400, with the field), and the records of other keys say "
-        "that it is `unpriced`. `extra_prices` of a tier or target set prices: `extra_prices = { web_search = 0.008, "
-        "mcp = 0.0 }` in US dollars of a use; of what multiplies prices of tokens, the factor. Where the server says "
-        "what it charges, that is billed. `extras` and `extras_usd` of an attempt in a record say what was billed. A "
-        f"search without a bound gets one of {USES} uses where a budget or a maximum cost holds. Each use is "
-        "held with another reading of the model's whole context. An image is held as the "
-        "largest of its family of models; audio, a video or a file may fill the model's context. Pages were read in "
-        "November 2026.",
+        "Besides tokens, providers bill other things, such as web searches. This page lists them with their prices. "
+        "For a request, AIO uses the first row that matches one of its fields. Models are regular expressions. AIO "
+        "bills the provider's own count of the uses, or the class of service that the answer names. If the server "
+        "says what it charges, AIO bills that. `extras` and `extras_usd` of an attempt in a record say what was "
+        "billed.",
+        filled(
+            "A tool or plugin without a row has no known price. If a key has a budget or a maximum cost, AIO refuses "
+            "requests for what has no known price (400, with the field). The records of other keys say that it is "
+            "`unpriced`. You can set prices with `extra_prices` of a tier or target: `extra_prices = { web_search = "
+            "0.008, mcp = 0.0 }`. A price is in US dollars for one use. For what multiplies the prices of tokens, "
+            "give the factor."
+        ),
+        filled(
+            "Under a budget or a maximum cost, AIO bounds and reserves what a request may cost. A search without a "
+            f"bound gets a bound of {USES} uses. For each use, AIO reserves another reading of the model's whole "
+            "context. For an image, it reserves the largest image of its family of models. Audio, a video or a file "
+            "may fill the model's context. We read the providers' pages in November 2026."
+        ),
         table(["name", "servers", "models", "asked by", "price", "most uses", "source"], rows),
     )
 
@@ -151,8 +158,8 @@ def knobs_page() -> str:
     ]
     return page(
         "Live knobs",
-        "What changes a running server, by `aio knobs`, on the dashboard, or over HTTP. How: "
-        "[operations.md](../operations.md#live-knobs).",
+        "A knob is a value that you can change while AIO serves: with `aio knobs`, on the dashboard, or over HTTP "
+        "([how](../operations.md#live-knobs)).",
         *parts,
         f"## Profiles\n\n{filled(_PROFILE_WORDS)}\n\n{_profiles()}",
     )
@@ -239,14 +246,17 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
 
 
 _SETS: Mapping[str, tuple[str, type[msgspec.Struct]]] = {
-    "Core": ("`aio knobs set NAME=VALUE`, for all models of all cores or one (`--model`, `--core`).", Knobs),
-    "Routing": ("`aio knobs routing NAME=VALUE --reason WHY`.", RoutingKnobs),
-    "Cache": ("`aio knobs cache NAME=VALUE --reason WHY`.", CacheKnobs),
-    "Batches": ("`PATCH /v1/admin/knobs/batches`.", BatchKnobs),
+    "Core": (
+        "`aio knobs set NAME=VALUE` changes these knobs for all models of all cores, or for one (`--model`, `--core`).",
+        Knobs,
+    ),
+    "Routing": ("`aio knobs routing NAME=VALUE --reason WHY` changes these knobs.", RoutingKnobs),
+    "Cache": ("`aio knobs cache NAME=VALUE --reason WHY` changes these knobs.", CacheKnobs),
+    "Batches": ("`PATCH /v1/admin/knobs/batches` changes these knobs.", BatchKnobs),
     "Replicas": (
-        "`PATCH /v1/admin/knobs/replicas` with the knobs, and `tier` and `reason` where they are to be said; or "
-        "`balancing = { … }` of a tier with several servers, which `null` goes back to. Changes are kept; other "
-        "processes follow within `AIO_ARTEFACT_POLL_SECONDS`.",
+        "`PATCH /v1/admin/knobs/replicas` changes these knobs. The body has the knobs, and may have a `tier` and a "
+        "`reason`. In the catalogue, `balancing = { … }` of a tier with several servers sets them; a knob's value "
+        "`null` goes back to that. AIO keeps changes. Other processes follow within `AIO_ARTEFACT_POLL_SECONDS`.",
         BalancingSpec,
     ),
 }
@@ -275,11 +285,12 @@ def _allowed(field: Json) -> str:
 
 
 _PROFILE_WORDS = (
-    "`aio knobs profile NAME`, or the dashboard's page Core, sets these knobs for all models, routing and replicas, "
-    "all or none. `-` is what the server was started with, for routing its default: a profile replaces values that "
-    "were set one by one, and `catalogue` puts all back. `max_num_batched_tokens` becomes at least, `max_num_seqs` and "
-    "`itl_objective_ms` at most what is shown. Knobs of routing and replicas outlast a restart, those of a core with "
-    "`--keep`."
+    "`aio knobs profile NAME`, or the page Core of the dashboard, sets the knobs below for all models, routing and "
+    "replicas: all of them or none. `-` is the value with which the server was started, or for routing the default. "
+    "So a profile replaces values that you set one by one, and `catalogue` puts all of them back. A profile only "
+    "raises `max_num_batched_tokens`, and not for GPU groups. It only lowers `max_num_seqs` and `itl_objective_ms`, "
+    "the latter to no less than half of what the server was started with. Knobs of routing and replicas outlast a "
+    "restart; those of a core do so with `--keep`."
 )
 
 

@@ -75,48 +75,56 @@ class BalancingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How requests are balanced over replicas, and when one is ejected; the bounds are enforced."""
 
     affinity_bytes: Annotated[
-        int, Meta(ge=0, le=65_536, description="Bytes of a prompt's beginning that choose its replica; 0: no affinity.")
+        int, Meta(ge=0, le=65_536, description="Bytes at a prompt's beginning that choose its replica. 0: no affinity.")
     ] = 2048
     affinity_load: Annotated[
-        float, Meta(ge=1, le=100, description="Most requests of a preferred replica, in multiples of its fair share.")
+        float,
+        Meta(ge=1, le=100, description="A preferred replica gets at most this multiple of its fair share of requests."),
     ] = 1.25
     affinity_wait: Annotated[
-        float, Meta(ge=1, le=1000, description="Longest wait for a preferred replica, in multiples of another one's.")
+        float,
+        Meta(
+            ge=1,
+            le=1000,
+            description="The longest wait for a preferred replica, as a multiple of the wait for another.",
+        ),
     ] = 3.0
     ttft_decay_seconds: Annotated[
-        float, Meta(gt=0, le=3600, description="After how long a measured time to first token counts 1/e.")
+        float, Meta(gt=0, le=3600, description="After this many seconds, a measured time to first token counts 1/e.")
     ] = 10.0
     consecutive_failures: Annotated[
-        int, Meta(ge=1, le=1000, description="So many failures in a row eject a replica.")
+        int, Meta(ge=1, le=1000, description="This many failures in a row eject a replica.")
     ] = 3
     error_excess: Annotated[
-        float, Meta(gt=0, le=1, description="Share of failures above the other replicas' that ejects a replica.")
+        float, Meta(gt=0, le=1, description="A share of failures this much above the others' ejects a replica.")
     ] = 0.3
     error_requests: Annotated[
-        int, Meta(ge=1, le=100_000, description="Fewest recent requests of a replica to judge its share of failures.")
+        int, Meta(ge=1, le=100_000, description="AIO needs this many recent requests to judge a share of failures.")
     ] = 20
     error_window_seconds: Annotated[
-        float, Meta(gt=0, le=3600, description="After how long an outcome counts 1/e in the share of failures.")
+        float, Meta(gt=0, le=3600, description="After this many seconds, an outcome counts 1/e in that share.")
     ] = 30.0
     ejection_seconds: Annotated[
-        float, Meta(gt=0, le=3600, description="How long a first ejection lasts; each further one lasts twice as long.")
+        float, Meta(gt=0, le=3600, description="Seconds of the first ejection. Each further one lasts twice as long.")
     ] = 5.0
-    max_ejection_seconds: Annotated[float, Meta(gt=0, le=86_400, description="The longest ejection.")] = 300.0
+    max_ejection_seconds: Annotated[float, Meta(gt=0, le=86_400, description="The longest ejection in seconds.")] = (
+        300.0
+    )
     max_attempts: Annotated[
-        int, Meta(ge=1, le=16, description="Most replicas asked for one request; each is asked once.")
+        int, Meta(ge=1, le=16, description="The most replicas that AIO asks for one request. It asks each one once.")
     ] = 3
     retry_share: Annotated[
-        float, Meta(ge=0, le=1, description="Further attempts and hedges, as a share of all requests.")
+        float, Meta(ge=0, le=1, description="The most further attempts and hedges, as a share of all requests.")
     ] = 0.1
     retry_burst: Annotated[
-        int, Meta(ge=0, le=10_000, description="Further attempts that may come at once, beyond the share.")
+        int, Meta(ge=0, le=10_000, description="How many further attempts may come at once, beyond that share.")
     ] = 10
     first_token_timeout_seconds: Annotated[
-        float, Meta(gt=0, le=3600, description="A replica without a first token after so long has failed.")
+        float, Meta(gt=0, le=3600, description="A replica fails if it gives no first token within this many seconds.")
     ] = 60.0
     queue_poll_seconds: Annotated[
-        float, Meta(ge=0, le=60, description="How often servers that tell their queue are asked for it; 0: never.")
+        float, Meta(ge=0, le=60, description="Seconds between two looks at a server's queue. 0: AIO never looks.")
     ] = 1.0
     hedging: Annotated[
-        bool, Meta(description="Ask a second replica when a first token takes longer than 95 of 100 did.")
+        bool, Meta(description="Whether AIO asks a second replica if a first token takes longer than 95 of 100 did.")
     ] = False

@@ -76,7 +76,7 @@ PROFILES = {
     for each in (
         _profile(
             "throughput",
-            "Most tokens per second: long steps, prompts whole and joining at once, no drafts, no latency objective.",
+            "The most tokens per second: long steps, whole prompts that join at once, no drafts, no latency objective.",
             {
                 "max_num_batched_tokens": 1024,
                 "prefill_chunk": 8192,
@@ -88,7 +88,7 @@ PROFILES = {
         ),
         _profile(
             "latency",
-            "The median user: steps tuned to short gaps and soon to first tokens, drafts as the catalogue says.",
+            "For the median user: steps tuned for short gaps and early first tokens, drafts as in the catalogue.",
             {
                 "prefill_chunk": 512,
                 "max_num_seqs": 128,
@@ -99,7 +99,7 @@ PROFILES = {
         ),
         _profile(
             "cost",
-            "The cheapest answers: routing is economical, longer steps, prompts join at once, no latency objective.",
+            "The cheapest answers: economical routing, longer steps, prompts that join at once, no latency objective.",
             {
                 "max_num_batched_tokens": 512,
                 "prefill_chunk": 2048,
@@ -111,7 +111,7 @@ PROFILES = {
         ),
         _profile(
             "tail",
-            "The slowest requests: no stream waits for prompts, few at once, a short queue, hedged replicas.",
+            "For the slowest requests: no stream waits for prompts, few run at once, a short queue, hedging.",
             {
                 "prefill_chunk": 512,
                 "max_num_seqs": 64,
@@ -123,7 +123,7 @@ PROFILES = {
             },
             hedging=True,
         ),
-        _profile(CATALOGUE, "As the server was started: puts back the knobs of every profile.", {}),
+        _profile(CATALOGUE, "As the server was started. This puts back the knobs of every profile.", {}),
     )
 }
 
