@@ -50,8 +50,9 @@ def framed(parts: Iterable[bytes]) -> bytes:
 
 
 def session_digests(session: str, key_id: str | None) -> list[bytes]:
-    """Return the digests that a session of this id has at this key, one for each client that may have named it."""
-    turns = (ClientTurn(client=rule.name, session=session) for rule in RULES)
+    """Return the digests that a session of this id has at this key, one for each client that may have named it; "" is
+    a client that no rule knows, which sends `x-aio-conversation`."""
+    turns = (ClientTurn(client=name, session=session) for name in (*(rule.name for rule in RULES), ""))
     return [digest for turn in turns if (digest := session_digest(turn, key_id)) is not None]
 
 
@@ -324,7 +325,7 @@ class Conversations:
 
     def _key_of_id(self, request: InferenceRequest, agents: bool) -> bytes | None:
         """The key of the caller's own id of the conversation, or of its client's id of the agent's session."""
-        if agents and request.client is not None and request.client.client:
+        if agents and request.client is not None:
             own = session_digest(request.client, request.key_id)
             if own is not None:
                 return own

@@ -46,11 +46,12 @@ def ready_text(
     `Operations.problems`, and a first request."""
     url = url_of(host, port)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}'
+    key = ' -H "Authorization: Bearer $AIO_API_KEY"' if asks_for_keys else ""
     callers = "" if asks_for_keys is None else f"{callers_text(asks_for_keys)}\n"
     return (
         f"\nAIO is ready on {url}  (API: {url}/v1, dashboard: {url}/admin, documentation: {url}/docs)\n"
         f"{callers}{problems_text(problems or {})}"
-        f"Try:\n\n  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
+        f"Try:\n\n  curl -si {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
     )
 
 

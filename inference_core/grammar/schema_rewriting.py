@@ -1,8 +1,9 @@
 """Rewrites JSON schemas for the grammar library, which reads some keywords inexactly and refuses others.
 
 Formats, which more than one in a hundred real schemas needs, become patterns, and patterns are converted. Flags of
-OpenAPI 3.0, which generators write, become bounds. The rewritten schema allows what the original allows, or a part of it. Some of what the library reads inexactly is refused here. The
-rest, such as `oneOf`, which it reads as `anyOf`, is found when the finished answer is validated.
+OpenAPI 3.0, which generators write, become bounds. The rewritten schema allows what the original allows, or a part of
+it. Some of what the library reads inexactly is refused here. The rest, such as `oneOf`, which it reads as `anyOf`, is
+found when the finished answer is validated.
 """
 
 from collections.abc import Iterator, Mapping

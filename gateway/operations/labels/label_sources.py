@@ -107,6 +107,8 @@ def _decided(judge: "JudgeState") -> str:
 
 def _reliability(found: "Calibration") -> str:
     """How often it is right, and by which pairs."""
+    if not found.judged:
+        return f"it judged none of {found.abstained} {found.pairs} pairs as it was asked to"
     tested = f"{found.judged} {found.pairs} pairs"
     if (use := found.in_use) is None:
         return f"right about {found.balanced_accuracy:.0%} of {tested}"

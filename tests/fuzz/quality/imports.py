@@ -64,7 +64,7 @@ def backtest_logs(data: bytes) -> str:
         str(error).encode(errors="replace")
         return "refused"
     for row in rows:
-        assert isinstance(row.last_user_text, str)
+        assert all(isinstance(turn.text, str) for turn in row.turns)
     return f"{min(len(rows), 3)} lines"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inference.api import completions, json_bounds, parsing
+from gateway.inference.api import build_request, completions, json_bounds, parsing
 from gateway.inference.api.messages import messages
 from gateway.inference.api.responses import exchange
 from tests.polling import eventually
@@ -58,7 +58,7 @@ async def test_a_large_body_is_decoded_while_others_are_answered(
     ("path", "module", "converter"),
     [
         ("/v1/messages", messages, "read_messages"),
-        ("/v1/messages", messages, "request_of"),
+        ("/v1/messages", build_request, "request_of"),
         ("/v1/messages/count_tokens", messages, "read_messages"),
         ("/v1/chat/completions", completions, "chat_request"),
         ("/v1/responses", exchange, "read_responses"),

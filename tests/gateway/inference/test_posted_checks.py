@@ -83,6 +83,18 @@ async def test_a_check_may_name_the_answer_and_a_passed_one_lets_the_session_sta
     assert [(one.client, one.tier) for one in work] == [("claude-code", 1)]
 
 
+async def test_a_check_may_name_the_conversation_of_a_client_that_no_rule_knows(keyed: RunningGateway) -> None:
+    headers = UNCACHED | {"authorization": f"Bearer {ADA}", "x-aio-conversation": "c-own"}
+    body = {"model": "auto", "messages": [TASK], "tools": TOOLS}
+    answer = await keyed.http.post("/v1/chat/completions", json=body, headers=headers)
+
+    async def posted() -> bool:
+        said = await post(keyed, {"session": "c-own", "check": "failed"})
+        return said.status_code == 200 and said.json()["request_id"] == answer.json()["id"]
+
+    assert await eventually(posted)
+
+
 async def test_what_a_check_is_of_must_be_the_callers_own_and_named_once(keyed: RunningGateway) -> None:
     await ask(keyed, "s-own", TASK)
     foreign = await post(keyed, {"session": "s-own", "check": "failed"}, BOB)

@@ -114,6 +114,23 @@ IN_USE = InUse(pairs=RealPairs(said_worse=9), sensitivity=0.7, specificity=0.9, 
             "refused as their judge (right about 90% of 40 planted pairs)",
         ),
         (
+            JudgeState(
+                state="refused",
+                calibration=Calibration(
+                    judge="pairwise",
+                    true_no_worse=0,
+                    false_worse=0,
+                    true_worse=0,
+                    false_no_worse=0,
+                    abstained=12,
+                    pairs="planted",
+                    decided=False,
+                    in_use=IN_USE,
+                ),
+            ),
+            "refused as their judge (it judged none of 12 planted pairs as it was asked to)",
+        ),
+        (
             JudgeState(state="trusted", calibration=msgspec.structs.replace(FOUND, in_use=IN_USE)),
             "right in 80% [60%, 90%] by a test on 40 planted pairs",
         ),
