@@ -92,7 +92,7 @@ class TypedOperation(_Completed):
         done, answer = next((status, one) for status, one in (self.responses or {}).items() if status.startswith("2"))
         content = getattr(answer, "content", None) or {}
         shown = {"application/json": next(iter(content.values()))} if content else None
-        if shown is not None and any(one.name == "format" for one in self.parameters or ()):
+        if shown is not None and any(getattr(one, "name", "") == "format" for one in self.parameters or ()):
             shown["text/csv"] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
         self.responses = {done: OpenAPIResponse(description="The answer.", content=shown)}
         self.responses |= _failures(ErrorEnvelope, ERRORS)
