@@ -40,7 +40,7 @@ def for_library(schema: Any) -> Any:
     _check_values(rewritten)
     _check_bounds(rewritten)
     if "prefixItems" in schema and "additionalItems" in schema:
-        raise InexpressibleError("additionalItems says nothing beside prefixItems; write items instead")
+        raise InexpressibleError("additionalItems says nothing where prefixItems stands; write items instead")
     _write_patterns(rewritten)
     return rewritten
 

@@ -92,7 +92,7 @@ OPEN = [{"role": "user", "content": "What is 3 + 4?"}]
 
 
 class SinkGateway:
-    """A gateway before these servers, of whose tiers the classifier chooses as it is told."""
+    """A gateway before these servers, of whose tiers the classifier chooses as the test says."""
 
     def __init__(self, aio: RunningGateway, sinks: Sinks) -> None:
         self.aio, self.sinks = aio, sinks

@@ -220,8 +220,9 @@ def steps_of(fields: Json) -> list[Json]:
 
 
 def with_told(value: Any, told: Json) -> Any:
-    """Return JSON in which each text `@PATH` is what was told at that path: `@0/items/2/id` is the id of the third item
-    of the first answer, `@0/blocks/2:` its blocks from the third on. In a list, the entries of a list are entries."""
+    """Return JSON in which each text `@PATH` is the part of the exchange at that path: `@0/items/2/id` is the id of the
+    third item of the first answer, `@0/blocks/2:` its blocks from the third on. In a list, the entries of a list are
+    entries."""
     if isinstance(value, dict):
         return {name: with_told(one, told) for name, one in value.items()}
     if isinstance(value, list):

@@ -46,7 +46,7 @@ class ScriptedService:
         )
 
     async def answer(self, *, stream: bool = True, **fields: Any) -> Answer:
-        """The answer to a chat: whole, or a stream that nobody has read."""
+        """The answer to a chat: whole, or a stream that is not read yet."""
         request = chat(stream=stream, **fields)
         return await (self.service.start(request) if stream else self.service.complete(request))
 

@@ -1,4 +1,4 @@
-"""Opaque state of a chat's turns is known to every process of one store. What goes back to whom is recorded in
+"""Opaque state of a chat's turns is known to every process of one store. What each server gets back is recorded in
 tests/recordings/chat/state_goes_back.json."""
 
 from contextlib import AsyncExitStack
