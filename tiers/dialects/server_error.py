@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
+from tiers.dialects.event_stream import BOM, EventParser
 from tiers.dialects.lenient_json import whole
 from tiers.errors import TierError
 
@@ -104,14 +105,14 @@ def parse_error(body: bytes) -> ErrorObject:
     return ErrorObject(message, kind, param if isinstance(param, str) else None, code, seconds)
 
 
-_EVENT = re.compile(rb"(?:event:[^\n]*\n)?data: ?(\{[^\n]*\})\s*")
-
-
 def _bare(body: bytes) -> bytes:
-    """Return the JSON of a body that begins with a mark of its byte order, or is one event of a stream."""
-    body = body.removeprefix(b"\xef\xbb\xbf")
-    event = _EVENT.fullmatch(body) if body.startswith((b"event:", b"data:")) else None
-    return body if event is None else event[1]
+    """Return the JSON of a body that begins with a byte order mark, or is a stream whose first event is the error."""
+    body = body.removeprefix(BOM)
+    if not body.startswith((b"event:", b"data:")):
+        return body
+    parser = EventParser()
+    events = [*parser.feed(body), *parser.flush()]
+    return events[0].data if events else body
 
 
 def _worded(tables: list[dict[str, Any]], proper: Any) -> str:

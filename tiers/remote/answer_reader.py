@@ -63,7 +63,6 @@ class StopsHere:
 # How a code block of JSON begins, and what counts of the JSON in it.
 _FENCE = re.compile(r"(?:(?:```|~~~)(?:json5?|jsonc|javascript|js)?|^\s*`)\s*(?=[\[{])", re.IGNORECASE)
 _STRUCTURE, _IN_STRING = re.compile(r'["\[\]{}]'), re.compile(r'["\\]')
-_OPENS, _CLOSES = "<think>", "</think>"
 _MOST_BEFORE = 2000
 """Characters before a code block, which wait for it."""
 _MOST_TRIED = 16
@@ -74,46 +73,24 @@ class _FencedChoice:
     """The text of one choice, which is to be JSON."""
 
     def __init__(self) -> None:
-        self.thoughts = ""
-        """What the last piece has of the thoughts that are written before the JSON."""
-        self._place: Literal["before", "thoughts", "plain", "json", "behind"] = "before"
+        self._place: Literal["before", "plain", "json", "behind"] = "before"
         self._held = ""
         self._depth, self._in_string, self._is_escaped = 0, False, False
 
     def push(self, text: str) -> str:
         """Return what the next piece adds to the JSON; what may stand before a code block waits."""
-        text, self._held, self.thoughts = self._held + text, "", ""
         if self._place == "before":
-            begun = text.lstrip()
-            if begun.startswith(_OPENS):
-                self._place, text = "thoughts", begun.removeprefix(_OPENS)
-            elif begun[:1] in tuple('[{"'):
-                self._place = "plain"
-            elif (fence := _FENCE.search(text)) is not None:
+            text, self._held = self._held + text, ""
+            begun = text.lstrip()[:1]
+            if (fence := _FENCE.search(text)) is not None and begun not in tuple('[{"'):
                 self._place, text = "json", text[fence.end() :]
-            elif len(text) > _MOST_BEFORE:
+            elif begun in tuple('[{"') or len(text) > _MOST_BEFORE:
                 self._place = "plain"
-        if self._place == "thoughts":
-            self.thoughts, closed, rest = text.partition(_CLOSES)
-            if closed:
-                self._place = "before"
-                return self._after_thoughts(rest)
-            # The mark may come in pieces.
-            cut = next((n for n in range(len(_CLOSES) - 1, 0, -1) if text.endswith(_CLOSES[:n])), 0)
-            self.thoughts, self._held = text[: len(text) - cut], text[len(text) - cut :]
-            return ""
-        if self._place == "before":
-            self._held = text
-            return ""
+            else:
+                self._held, text = text, ""
         if self._place == "json":
             return self._json(text)
         return "" if self._place == "behind" else text
-
-    def _after_thoughts(self, text: str) -> str:
-        thoughts = self.thoughts
-        said = self.push(text)
-        self.thoughts = thoughts + self.thoughts
-        return said
 
     def flush(self) -> str:
         """Return what waits, at the end: the JSON in it, if it has some among other words."""
@@ -152,8 +129,7 @@ class _FencedChoice:
 
 
 class WithoutFences:
-    """Takes the code block from around JSON, and what stands around it, in the choices of one answer. Thoughts that are
-    written before it are moved to where thoughts are."""
+    """Takes the code block from around JSON, and what stands around it, in the choices of one answer."""
 
     def __init__(self) -> None:
         self._choices: dict[int, _FencedChoice] = {}
@@ -164,7 +140,6 @@ class WithoutFences:
             choice = self._choices.setdefault(delta.index, _FencedChoice())
             if delta.text and not delta.refusal:
                 delta.text = choice.push(delta.text)
-                delta.reasoning += choice.thoughts
             if (delta.finish_reason is not None or delta.refusal) and (held := choice.flush()):
                 found.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
             found.append(delta)

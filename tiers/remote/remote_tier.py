@@ -462,10 +462,9 @@ class RemoteTier(Tier):
         elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
             # Nor is any other form of JSON taken.
             more |= {ANY_FORMAT}.difference(refused)
-        if 0 < (most := least_told(error.refused, LIMIT) or 0) < tally.max_tokens:
-            more.add(f"{LIMIT}{most}")
-        if 0 < (most := least_told(of_this_request(error.refused), LIMIT) or 0) < tally.max_tokens:
-            more.add(f"{LIMIT}{most}{THIS_VALUE}")
+        for names, ending in ((error.refused, ""), (of_this_request(error.refused), THIS_VALUE)):
+            if 0 < (most := least_told(names, LIMIT) or 0) < tally.max_tokens:
+                more.add(f"{LIMIT}{most}{ending}")
         if (
             isinstance(error, TierContextError)
             and (room := room_left(error, tally.prompt_tokens, tally.max_tokens)) > 0
@@ -615,10 +614,9 @@ class RemoteTier(Tier):
                 tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
             tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
             # An account may pay for fewer tokens than a model writes without any limit.
-            most_afforded = (
-                least_told(of_this_request(refused), LIMIT) if least_told(refused, CONTEXT) is None else None
-            )
-            limit = tally.max_tokens if limit is not None or most_afforded is not None else None
+            is_of_account = least_told(refused, CONTEXT) is None
+            if limit is not None or (is_of_account and least_told(of_this_request(refused), LIMIT)):
+                limit = tally.max_tokens
             dialect = copy(self._dialect)
             dialect.rules = taught(dialect.rules, known)
             fitted = adapted(readable, dialect.rules, known)
