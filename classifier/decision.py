@@ -123,20 +123,33 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """The probability with which `moves` was drawn as it is; 1 where nothing was drawn."""
 
 
-class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an agent's session before one of its steps, and what its rules make of that."""
+class SessionRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules of an agent's session say of its next step: the part that a decision reads."""
 
-    session: str
-    """Hexadecimal digest of its id."""
+    previous: int = 0
+    """The tier of the last answer; 0 for a session's first step."""
+    floor: int | None = None
+    """The least tier of a subagent: its parent's tier."""
+    rule: Literal["stay", "up", "keep", "rest", "free"] = "free"
+    """stay: the tier `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides
+    between it and lower tiers; free: nothing holds.
+    """
+    because: str = ""
+    """The reason, for people."""
+    rest_usd: list[float] = []
+    """By tier, the expected cost of the rest of the session."""
+    rest_steps: float = 0.0
+    """The expected number of steps of the rest."""
+
+
+class SessionWork(SessionRule, frozen=True, kw_only=True):
+    """The work before a step, of which a tenant's sessions teach how long turns are and which loops end badly."""
+
     client: str
-    step: int
-    """Counts the session's answered requests from 1."""
     loop_step: int
-    """Counts its answered requests since the last boundary."""
+    """Counts the session's answered requests since the last boundary."""
     at: Literal["start", "loop", "turn", "compaction", "gap"]
     """Whether the step is inside a tool loop, or at which boundary."""
-    gap_seconds: float | None = None
-    """Seconds since the last answer."""
     errors: int = 0
     """Results of tools since the boundary that are errors."""
     repeats: int = 0
@@ -153,28 +166,25 @@ class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
     """How much the end counts as a label."""
     end_words: str = ""
     """That sign in words."""
-    previous: int = 0
-    """The tier of the last answer; 0 for a session's first step."""
+
+
+class SessionStep(SessionWork, frozen=True, kw_only=True):
+    """What is known of an agent's session before one of its steps, and what its rules make of that."""
+
+    session: str
+    """Hexadecimal digest of its id."""
+    step: int
+    """Counts the session's answered requests from 1."""
+    gap_seconds: float | None = None
+    """Seconds since the last answer."""
     raised_from: int | None = None
     """The tier before a move up that no good end has followed yet."""
-    floor: int | None = None
-    """The least tier of a subagent: its parent's tier."""
     prompt_tokens: int = 0
     """An estimate of the prompt's tokens."""
     warm: list[int] = []
     """By tier, the prompt tokens that its cache still holds."""
     strongest_warm: int = 0
     """The prompt tokens that the strongest tier's cache would hold, had it answered all."""
-    rest_usd: list[float] = []
-    """By tier, the expected cost of the rest of the session."""
-    rest_steps: float = 0.0
-    """The expected number of steps of the rest."""
-    rule: Literal["stay", "up", "keep", "rest", "free"] = "free"
-    """stay: the tier `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides
-    between it and lower tiers; free: nothing holds.
-    """
-    because: str = ""
-    """The reason, for people."""
     trouble: Trouble | None = None
     """None without signs."""
     p_bad: float | None = None
@@ -232,26 +242,13 @@ class PricedAgreement(msgspec.Struct, frozen=True, kw_only=True):
         return f"asking {asked} would be worth {self.worth:.3f}, against {alone}{why}"
 
 
-class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `decide` uses; recorded with the request, so that the decision can be replayed."""
+class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+    """What excludes tiers (`classifier.policy.decide.barred_tiers`). Each step of a decision reads its own part of the
+    inputs and those of the steps before it.
+    """
 
-    prediction: Prediction
     costs: list[float]
     """By tier, the predicted US dollars of answering; non-decreasing."""
-    quality_target: float
-    """The target that the request asks for."""
-    tau: float
-    objective: Literal["utility", "target"] = "target"
-    """The rule by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
-    worth `exchange`. target: the cheapest with a `p_ok` of at least `tau`, as in records of earlier releases and for
-    the length heuristic.
-    """
-    reference_usd: float | None = None
-    """By the objective utility, what a strongest answer usually costs; None is as much as this one."""
-    app: str = ""
-    """The hash of the system prompt, which has usual prices of its own; "" without one or without consent to learn from
-    it.
-    """
     pinned_tier: int | None = None
     min_tier: int | None = None
     """The request's minimum tier."""
@@ -259,6 +256,11 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The key's minimum tier."""
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
+
+
+class Holds(Constraints, frozen=True, kw_only=True):
+    """What holds back tiers that may answer (`classifier.policy.decide.held_back`): queues, and the conversation."""
+
     predicted_waits: list[float] = []
     """By tier, the predicted seconds in its queue; too long a wait is an exclusion."""
     most_wait_seconds: float | None = None
@@ -273,40 +275,24 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """
     in_tool_loop: bool = False
     """Whether the turn brings results of calls that the previous tier made."""
-    canary: bool = False
-    """Whether the prediction is that of a version on trial."""
-    experiment_id: str | None = None
-    """The request's experiment."""
-    arm: str | None = None
-    """The arm of the experiment."""
-    arm_tier: int | None = None
-    """The tier of the arm, if arms are tiers."""
-    unit: str | None = None
-    """The kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request
-    alone.
-    """
-    observe_tier: int | None = None
-    """In observe mode, the tier that answers whatever is chosen."""
-    edge: EdgePath | None = None
-    """The fast path open to the request, which precedes the objective."""
-    constant: ConstantTier | None = None
-    """The tier that answers in place of routing."""
-    cheapest: str | None = None
-    """Why the cheapest allowed tier answers in place of routing; None where it does not."""
-    client: str | None = None
-    """Which agent's client sent the request, as far as it was recognised; for the record."""
-    purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
-    """What the client sent it for, as far as that was recognised; for the record."""
     session: SessionStep | None = None
     """The step of an agent's session that the request is."""
-    private: str | None = None
-    """Why only local tiers may see the request, as far as a mark says so; the other tiers are exclusions."""
-    rules: RuledBy | None = None
-    """What the operator's rules say of it; None if none match."""
-    agreement: PricedAgreement | None = None
-    """What asking several tiers at once was worth, if possible."""
-    fell_over: str | None = None
-    """What failed after the choice and what took over, in words."""
+
+
+class Objective(Holds, frozen=True, kw_only=True):
+    """What weighs the tiers that are left: predicted quality against cost."""
+
+    prediction: Prediction
+    quality_target: float
+    """The target that the request asks for."""
+    tau: float
+    objective: Literal["utility", "target"] = "target"
+    """The rule by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
+    worth `exchange`. target: the cheapest with a `p_ok` of at least `tau`, as in records of earlier releases and for
+    the length heuristic.
+    """
+    reference_usd: float | None = None
+    """By the objective utility, what a strongest answer usually costs; None is as much as this one."""
 
     @property
     def exchange(self) -> float:
@@ -318,12 +304,60 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
         """US dollars that a strongest answer usually costs."""
         return self.costs[-1] if self.reference_usd is None else self.reference_usd
 
+
+class Overrides(Objective, frozen=True, kw_only=True):
+    """What answers in place of the objective's choice."""
+
+    experiment_id: str | None = None
+    """The request's experiment."""
+    arm: str | None = None
+    """The arm of the experiment."""
+    arm_tier: int | None = None
+    """The tier of the arm, if arms are tiers."""
+    edge: EdgePath | None = None
+    """The fast path open to the request, which precedes the objective."""
+    constant: ConstantTier | None = None
+    """The tier that answers in place of routing."""
+    cheapest: str | None = None
+    """Why the cheapest allowed tier answers in place of routing; None where it does not."""
+    rules: RuledBy | None = None
+    """What the operator's rules say of it; None if none match."""
+    observe_tier: int | None = None
+    """In observe mode, the tier that answers whatever is chosen."""
+
     @property
     def is_constant(self) -> bool:
         """Whether the constant decides: not for a pinned request or one of an experiment, nor for a higher target."""
         if self.constant is None or self.pinned_tier is not None or self.experiment_id is not None:
             return False
         return self.cheapest is None and self.quality_target <= self.constant.meets
+
+
+class PolicyInputs(Overrides, frozen=True, kw_only=True):
+    """Everything that `decide` uses; recorded with the request, so that the decision can be replayed. Its own fields
+    choose no tier: the decision's reason and the record have them.
+    """
+
+    app: str = ""
+    """The hash of the system prompt, which has usual prices of its own; "" without one or without consent to learn from
+    it.
+    """
+    canary: bool = False
+    """Whether the prediction is that of a version on trial."""
+    unit: str | None = None
+    """The kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request
+    alone.
+    """
+    client: str | None = None
+    """Which agent's client sent the request, as far as it was recognised; for the record."""
+    purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
+    """What the client sent it for, as far as that was recognised; for the record."""
+    private: str | None = None
+    """Why only local tiers may see the request, as far as a mark says so; the other tiers are exclusions."""
+    agreement: PricedAgreement | None = None
+    """What asking several tiers at once was worth, if possible."""
+    fell_over: str | None = None
+    """What failed after the choice and what took over, in words."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from classifier.decision import HALF_NOVELTY, PolicyInputs, PricedAgreement
+from classifier.decision import HALF_NOVELTY, Holds, Objective, Overrides, PricedAgreement
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
 from classifier.policy.decide import barred_tiers, held_back
 from classifier.policy.utility import enough_of, utility
@@ -97,7 +97,7 @@ def agreed_tier(group: AgreementGroup, equal: Callable[[int, int], bool]) -> int
     return middle if any(equal(k, middle) for k in group.tiers[:-1]) else None
 
 
-def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: AgreementRates) -> float:
+def worth_of_agreement(inputs: Objective, group: AgreementGroup, rates: AgreementRates) -> float:
     """Return the utility of asking the group, and the higher tier where its answers differ. Of two samples of one tier
     the first is paid whatever is done."""
     cheap = sum(inputs.costs[k - 1] for k in dict.fromkeys(group.tiers))
@@ -106,7 +106,7 @@ def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: Agree
 
 
 def plan_agreement(
-    inputs: PolicyInputs, answering: int, kind: str, counted: Counted, settings: AgreementSettings, asked: bool
+    inputs: Overrides, answering: int, kind: str, counted: Counted, settings: AgreementSettings, asked: bool
 ) -> AgreementPlan:
     """Plan agreement for a request whose tier by `decide` is `answering` and whose answer is of `kind`. `asked`: the
     key or the request wants it, so that it need not be certain that such answers agree as they do on most ladders."""
@@ -131,7 +131,7 @@ def plan_agreement(
 
 
 def group_to_verify(
-    inputs: PolicyInputs, answering: int, settings: AgreementSettings, *, is_judged: bool
+    inputs: Overrides, answering: int, settings: AgreementSettings, *, is_judged: bool
 ) -> AgreementGroup | None:
     """Return the tiers whose answers the verification of a request may compare; None where it compares none.
 
@@ -145,7 +145,7 @@ def group_to_verify(
 
 
 def lacks_counts(
-    inputs: PolicyInputs, group: AgreementGroup, kind: str, counted: Counted, settings: AgreementSettings
+    inputs: Objective, group: AgreementGroup, kind: str, counted: Counted, settings: AgreementSettings
 ) -> bool:
     """Return whether too few verified comparisons of the group are known to decide, and the group might still be worth
     more than the strongest tier alone."""
@@ -156,14 +156,14 @@ def lacks_counts(
     return _priced(inputs, group, kind, [group.higher], rates, asked=True).taken
 
 
-def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup | None:
+def second_sample_group(inputs: Holds, answering: int) -> AgreementGroup | None:
     """Return two samples of the tier `answering`, with the next tier above; None where no tier above may answer."""
     above = [k for k in _allowed(inputs) if k > answering]
     return AgreementGroup(tiers=(answering, answering), higher=above[0]) if above else None
 
 
 def second_sample_pays(
-    inputs: PolicyInputs, answering: int, kind: str, counted: Counted, settings: AgreementSettings
+    inputs: Objective, answering: int, kind: str, counted: Counted, settings: AgreementSettings
 ) -> bool:
     """Return whether verified counts show that a second sample of the tier `answering` is worth its price, for an
     answer that the next tier would replace otherwise."""
@@ -177,7 +177,7 @@ def second_sample_pays(
     return _priced(inputs, group, kind, [group.higher], rates, asked=False).taken
 
 
-def _allowed(inputs: PolicyInputs) -> list[int]:
+def _allowed(inputs: Holds) -> list[int]:
     """Return the tiers that may answer, ascending."""
     barred = barred_tiers(inputs)
     allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
@@ -186,7 +186,7 @@ def _allowed(inputs: PolicyInputs) -> list[int]:
 
 
 def _estimated(
-    inputs: PolicyInputs,
+    inputs: Objective,
     group: AgreementGroup,
     kind: str,
     levels: Sequence[AgreementCounts],
@@ -208,7 +208,7 @@ def _estimated(
     return estimated_rates(levels, prior_rates(kind, partner, p_ok(group.middle, _USUAL_MIDDLE), edge))
 
 
-def _fixed_by(inputs: PolicyInputs) -> str:
+def _fixed_by(inputs: Overrides) -> str:
     """Return why one tier alone may answer, if so."""
     if inputs.pinned_tier is not None:
         return f"the request is pinned to tier {inputs.pinned_tier}"
@@ -222,7 +222,7 @@ def _fixed_by(inputs: PolicyInputs) -> str:
 
 
 def _priced(
-    inputs: PolicyInputs,
+    inputs: Objective,
     group: AgreementGroup,
     kind: str,
     allowed: Sequence[int],

@@ -15,7 +15,17 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, PricedAgreement, SessionStep
+from classifier.decision import (
+    Constraints,
+    Decision,
+    Exclusion,
+    Holds,
+    Objective,
+    PolicyInputs,
+    Prediction,
+    PricedAgreement,
+    SessionRule,
+)
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.utility import worths
@@ -36,7 +46,7 @@ HARD_SIGNS = (
 SHORT_CHARS, LONG_CHARS = 80, 4000
 
 
-def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
+def held_back(inputs: Holds, allowed: Sequence[int]) -> dict[int, str]:
     """Return tier → why it is held back, of the `allowed` tiers (ascending, not empty); never all of them.
 
     Nothing is held back for a pinned request. A tool loop keeps its tier. A conversation moves to a lower tier only if
@@ -58,7 +68,7 @@ def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
     return reread | held
 
 
-def _held_by_session(inputs: PolicyInputs, step: SessionStep, allowed: Sequence[int]) -> dict[int, str]:
+def _held_by_session(inputs: Holds, step: SessionRule, allowed: Sequence[int]) -> dict[int, str]:
     """Return the tiers that a session's rule holds back. A rule whose tier may not answer never sends it lower."""
     floor = min(step.floor or 1, allowed[-1])
     held = {k: f"the parent of this agent is on tier {step.floor}" for k in allowed if k < floor}
@@ -76,7 +86,7 @@ def _held_by_session(inputs: PolicyInputs, step: SessionStep, allowed: Sequence[
     return held | {k: step.because for k in open_tiers if k < least}
 
 
-def _queued(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
+def _queued(inputs: Holds, allowed: Sequence[int]) -> dict[int, str]:
     """Return the tiers whose queue is too long while that of a higher one is not. The highest tier with a short queue
     and those above it stay, so that the rule of conversations leaves one of these or `previous` itself."""
     most, waits = inputs.most_wait_seconds, inputs.predicted_waits
@@ -90,7 +100,7 @@ def _queued(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
     }
 
 
-def _dearer_by_rereading(inputs: PolicyInputs, previous: int, tier: int) -> str | None:
+def _dearer_by_rereading(inputs: Holds, previous: int, tier: int) -> str | None:
     """Return why the conversation stays above `tier`, or None: the previous tier has its prefix cached."""
     reuse = inputs.reuse_usd or [0.0] * len(inputs.costs)
     stay = inputs.costs[previous - 1] - reuse[previous - 1]
@@ -166,7 +176,7 @@ def _after(inputs: PolicyInputs, reason: str) -> str:
     return reason if inputs.fell_over is None else f"{reason}; {inputs.fell_over}"
 
 
-def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
+def _worth_most(inputs: Objective, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
     """Return the tier of the highest utility and the scores. Where the rest of an agent's session decides, its mean
     step counts, and on equal utilities the session's own tier."""
     step, costs = inputs.session, inputs.costs
@@ -186,7 +196,7 @@ def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, l
     return tier, scores
 
 
-def _cheapest_reaching(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
+def _cheapest_reaching(inputs: Objective, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
     """Return the cheapest tier that reaches tau, else the strongest, and the scores."""
     costs, p_ok = inputs.costs, inputs.prediction.p_ok
     scores: list[float | None] = [None] * len(costs)
@@ -202,14 +212,14 @@ def _cheapest_reaching(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple
     return tier, scores
 
 
-def _least_rest(inputs: PolicyInputs, step: SessionStep, open_tiers: Sequence[int], cheapest: int) -> int:
+def _least_rest(inputs: Objective, step: SessionRule, open_tiers: Sequence[int], cheapest: int) -> int:
     """Return the tier on which the rest of a session costs least, of those that are good enough; the session's own and
     then the lower one on equal costs. `cheapest`: the least of them, or the strongest where none is."""
     enough = [k for k in open_tiers if k >= cheapest and inputs.prediction.p_ok[k - 1] >= inputs.tau]
     return min(enough or [cheapest], key=lambda k: (step.rest_usd[k - 1], k != step.previous, k))
 
 
-def may_answer(inputs: PolicyInputs, tier: int) -> bool:
+def may_answer(inputs: Holds, tier: int) -> bool:
     """Return whether `tier` is neither excluded nor held back."""
     barred = barred_tiers(inputs)
     allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
@@ -221,7 +231,7 @@ def routed_choice(inputs: PolicyInputs) -> int:
     return decide(msgspec.structs.replace(inputs, observe_tier=None, constant=None)).tier
 
 
-def constant_choices(inputs: PolicyInputs) -> list[int]:
+def constant_choices(inputs: Holds) -> list[int]:
     """Return which tier answers for each one as the constant: itself, or the next one. Raises `NoTierAllowedError`."""
     barred = barred_tiers(inputs)
     tiers = range(1, len(inputs.costs) + 1)
@@ -238,7 +248,7 @@ def _at_least(tier: int, among: Sequence[int]) -> int:
     return min((k for k in among if k >= tier), default=among[-1])
 
 
-def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
+def barred_tiers(inputs: Constraints) -> dict[int, str]:
     """Return tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
     barred = {e.tier: e.reason for e in inputs.exclusions}
     pinned, most = inputs.pinned_tier, inputs.max_cost_usd
@@ -308,14 +318,14 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     return f"{why}{source}{canary}{arm}{_ruled_out(barred, held) if barred or held else ''}"
 
 
-def _is_kept(inputs: PolicyInputs, tier: int) -> bool:
+def _is_kept(inputs: Objective, tier: int) -> bool:
     """Return whether a session stays on `tier` although a cheaper one would be good enough, by the rule `target`."""
     step = inputs.session
     kept = step is not None and bool(step.rest_usd) and tier == step.previous and inputs.objective == "target"
     return kept and max(inputs.prediction.p_ok[: tier - 1], default=0.0) >= inputs.tau
 
 
-def _rest_of(step: SessionStep, tier: int) -> str:
+def _rest_of(step: SessionRule, tier: int) -> str:
     """Return what the rest of the session is expected to cost, here and where it was."""
     said = f"; ${step.rest_usd[tier - 1]:.6f} for the rest of the session"
     return said if tier == step.previous else f"{said}, ${step.rest_usd[step.previous - 1]:.6f} on tier {step.previous}"
@@ -329,7 +339,7 @@ def _ruled_out(barred: dict[int, str], held: dict[int, str]) -> str:
     return ruled_out
 
 
-def _by_class(inputs: PolicyInputs, tier: int) -> str:
+def _by_class(inputs: Objective, tier: int) -> str:
     classes = inputs.prediction.classes
     likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
@@ -346,7 +356,7 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
     return f"{by_class}{why}{saving}"
 
 
-def _by_utility(inputs: PolicyInputs, tier: int) -> str:
+def _by_utility(inputs: Objective, tier: int) -> str:
     """Return the objective in words. Of a strongest answer, the price that it usually has is what is worth the points
     that are asked for."""
     return (

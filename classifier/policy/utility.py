@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.decision import Decision, PolicyInputs, Prediction, exchange_of
+from classifier.decision import Decision, Objective, Prediction, exchange_of
 
 Float = npt.NDArray[np.floating]
 Value = TypeVar("Value", float, Float)
@@ -92,7 +92,7 @@ class EscalationChoice(msgspec.Struct, frozen=True):
 
 
 def weigh_escalation(
-    inputs: PolicyInputs, tier: int, above: Sequence[int], p_ok: list[float], left_usd: float
+    inputs: Objective, tier: int, above: Sequence[int], p_ok: list[float], left_usd: float
 ) -> EscalationChoice:
     """Compare `tier`'s answer with a new one by each tier of `above` (ascending, not empty), by the updated `p_ok`.
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from classifier.decision import SessionStep
+from classifier.decision import SessionStep, SessionWork
 from classifier.policy.sessions import EndSituation, LearnedEnds, LoopCounters, RemainingSteps, Warmth, trouble_signs
 from gateway.base.inference_request import ClientTurn, InferenceRequest
 from tiers.catalog.catalog import Catalog
@@ -339,7 +339,7 @@ class SessionLearning:
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, _Learned] = OrderedDict()
 
-    def observe(self, step: SessionStep, before: Session | None, tenant: str, key: str) -> None:
+    def observe(self, step: SessionWork, before: Session | None, tenant: str, key: str) -> None:
         """Learn from the work that ended before `step`, a user's turn; `before`: the session as it was. The work's end
         is a label only where a sign says how it was."""
         if before is None or step.at != "turn":
@@ -361,7 +361,7 @@ class SessionLearning:
         steps = _PRIOR if learned is None else learned.steps
         return steps.predict(client, key, loop_step)
 
-    def p_bad(self, step: SessionStep, tenant: str) -> float | None:
+    def p_bad(self, step: SessionWork, tenant: str) -> float | None:
         """P(the loop of `step` ends badly); None while its signs have not been shown to help."""
         learned = self._tenants.get(tenant)
         if learned is None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from classifier.decision import Exclusion, PolicyInputs
+from classifier.decision import Constraints, Exclusion
 from classifier.errors import NoTierAllowedError
 from classifier.policy.utility import worths
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
@@ -303,7 +303,7 @@ def not_allowed(request: InferenceRequest, hidden: str | None, least: int) -> Ap
 def no_tier(
     error: NoTierAllowedError,
     request: InferenceRequest,
-    inputs: PolicyInputs,
+    inputs: Constraints,
     excluded: Excluded,
     served: ServedCatalogue,
 ) -> ApiError:
