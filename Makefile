@@ -111,8 +111,8 @@ test-ray-short: $(RAY)/.installed
 # Every month: the newest versions that the ranges of pyproject.toml allow, in a new environment, and the tests of what
 # uses them. A failure becomes a bound in pyproject.toml, or a mend.
 NEWEST := build/newest
-NEWEST_TESTS := tests/test_dependencies.py tests/classifier tests/gateway/inference/clients tests/gateway/planning tests/gateway/batches \
-	tests/gateway/telemetry tests/gateway/tenancy tests/gateway/processes/test_redis_store.py tests/inference_core/exactness \
+NEWEST_TESTS := tests/test_dependencies.py tests/classifier tests/clients tests/gateway/planning tests/gateway/batches \
+	tests/gateway/telemetry tests/gateway/tenancy tests/gateway/processes/test_redis_store.py tests/inference_core/engine/test_exactness.py \
 	tests/inference_core/grammar tests/inference_core/loaders tests/inference_core/tokenization tests/quality/retraining \
 	tests/quality/store tests/tiers
 
@@ -221,7 +221,7 @@ $(STAMP)-fuzz: $(STAMP)
 
 # Model files damaged field by field, with 5,000 examples of each test in `make test`.
 fuzz-files: install
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/fuzz
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/loaders/test_*_fuzz.py
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
@@ -230,13 +230,13 @@ fuzz-api: install
 # More than 40,000 hostile inputs of every class against gateways of our own, on loopback; about a quarter of an hour on two idle cores.
 # A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
 attack: install
-	$(BIN)/python -m tests.gateway.attacks $(ATTACK)
+	$(BIN)/python -m tests.attacks $(ATTACK)
 
 # The extensions under AddressSanitizer and UndefinedBehaviorSanitizer: every test of a kernel, those of decisions, of tokens that
 # leave in the middle of a call and of JSON's bounds included, and the real model's answers. Leaks of Python's own allocations are
 # ignored. AIO_KERNELS chooses the instruction sets, as for a plain build.
-SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampling \
-	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
+SANITIZED := tests/inference_core/linear $(wildcard tests/inference_core/test_attention_*.py) tests/inference_core/sampling \
+	tests/inference_core/models/test_elementwise.py tests/inference_core/loaders/test_served_fuzz.py \
 	tests/inference_core/native tests/inference_core/engine/test_prefix_hash.py tests/classifier/native tests/classifier/features \
 	tests/gateway/edge/test_json_bounds.py
 

@@ -15,7 +15,7 @@ _CACHE = _tests(
 GROUPS: dict[str, tuple[str, ...]] = {
     "classifier/policy": ("tests/classifier/policy",),
     "quality/monitor/answer_monitor.py": (
-        "tests/quality/monitor", *_tests("quality/shadow", "shadow_answers"),
+        "tests/quality/monitor",
         *_tests("quality/verification", "turns", "second_opinion", "private_texts", "comparison"),
     ),
     "quality/monitor": ("tests/quality/monitor",),

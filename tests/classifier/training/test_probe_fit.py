@@ -20,7 +20,7 @@ from classifier.training.metrics.probe_evaluation import (
     ProbesMade,
     make_probes,
 )
-from tests.classifier.evidence.synthetic_evidence import synthetic_folder
+from tests.classifier.training.synthetic_evidence import synthetic_folder
 
 STRONGEST = 4
 

@@ -2,7 +2,7 @@
 
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
-from tests.gateway.attacks.test_request_heads import LIMIT, Connection
+from tests.gateway.edge.test_request_heads import LIMIT, Connection
 
 _SEEDS = [
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",

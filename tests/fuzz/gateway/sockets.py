@@ -14,7 +14,7 @@ from tests.fuzz.asgi_gateway import ADMIN, gateway
 from tests.fuzz.gateway.bodies import CHAT
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
-from tests.gateway.attacks.test_websocket_bounds import UPGRADE, frame
+from tests.gateway.edge.test_websocket_bounds import UPGRADE, frame
 
 _MOST_MESSAGE = 1 << 20
 # Turns of the loop in which an application must have taken what was sent.

@@ -10,8 +10,8 @@ from inference_core.lora.adapter_file import read_adapter
 from tests.fuzz.mutations import json_mutated
 from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target
-from tests.inference_core.fuzz import gguf_bytes, hf_folder
-from tests.inference_core.fuzz.exercise import opens, tokenises
+from tests.inference_core.loaders import gguf_bytes, hf_folder
+from tests.inference_core.loaders.exercise import opens, tokenises
 from tests.inference_core.lora.adapters import TINY, write_adapter
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
 

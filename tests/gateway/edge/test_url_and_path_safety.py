@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from gateway.app import create_app
 from gateway.base.settings import Settings, SettingsError
-from tests.gateway.attacks.url_forms import PUBLIC, forbidden_urls
+from tests.attacks.url_forms import PUBLIC, forbidden_urls
 from tests.support.app import RunningGateway, StartApp
 from tests.support.core import laptop_hash_core
 from tests.support.upstream import Call, LoopbackServer

@@ -15,7 +15,7 @@ from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.tenancy.admission import max_cost_usd
 from quality.records.record import Record
 from quality.verification.sampling import refusal
-from tests.gateway.attacks.hostile_wires import HostileWire
+from tests.attacks.hostile_wires import HostileWire
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.known_text import known_text, rest
 from tests.support.app import RunningGateway, gateway_of

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import create_engine
 
-from tests.gateway.attacks.targets import IN_PROCESS
+from tests.attacks.targets import IN_PROCESS
 from tests.gateway.processes.test_first_day import ASKED, SUM, first_day, is_worse, labelled
 from tests.polling import until
 from tests.support.administrator import Administrator

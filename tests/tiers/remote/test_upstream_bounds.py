@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from tests.gateway.attacks.hostile_wires import WIRES, HostileWire
+from tests.attacks.hostile_wires import WIRES, HostileWire
 from tests.tiers.remote.test_http_transport import request_of, soon, upstream
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.usage_counter import MOST_CALLS, bounds_of

@@ -1,5 +1,5 @@
 """What a provider bills besides tokens, asked of a gateway: what a key with a budget may ask for, and what records say.
-`tests/gateway/bills` compares the bills."""
+`tests/bills` compares the bills."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -28,7 +28,7 @@ from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
 from tests.gateway.in_process_cli import aio
 from tests.gateway.telemetry.fake_nvml import FakeNvml
-from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER
+from tests.inference_core.loaders.hf_folder import CONFIG, TOKENIZER
 from tests.support.served import Serve
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import group_spec

@@ -1,5 +1,0 @@
-"""All rows, by theme."""
-
-from tests.gateway.bills import extras, hang_ups, passed_through
-
-ROWS = [*extras.ROWS, *passed_through.ROWS, *hang_ups.ROWS]
