@@ -40,7 +40,7 @@ from gateway.operations.labels.active_labels import ActiveLabels
 from gateway.operations.labels.loop_setup import offer_answer, quality_loop, running_quality_loop
 from gateway.operations.privacy import Privacy
 from gateway.operations.reload.catalogue_reload import CatalogueReload, reload_on_sighup
-from gateway.operations.running import OPERATIONS, Operations
+from gateway.operations.running import OPERATIONS, Operations, Readiness
 from gateway.operations.running_figures import running_alerts, running_readings
 from gateway.operations.worker_answers import PeerRecords, worker_answers
 from gateway.runtime.cores.adapters import CoreAdapters
@@ -125,7 +125,7 @@ def create_app(
             stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
             # The server has waited for its callers already.
-            seconds = operations.begin_shutdown(settings.drain_seconds)
+            seconds = operations.readiness.begin_shutdown(settings.drain_seconds)
             left, _ = await asyncio.gather(serving.service.drain(seconds), operations.jobs.drain(seconds))
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
@@ -450,9 +450,17 @@ class Composition:
         sessions = Sessions(database, stores.tenancy.directory, stores.tenancy.clock)
         operations = Operations(
             serving=answering.serving,
+            readiness=Readiness(
+                routing=decisions.routing,
+                ledger=stores.ledger,
+                outages=stores.outages,
+                directory=stores.tenancy.directory,
+                redis=stores.redis,
+                away=models.engine.away,
+                not_ready={},
+            ),
             access=Access(settings, stores.tenancy, sessions, await self._start_proxies()),
             jobs=answering.jobs,
-            ledger=stores.ledger,
             core_knobs=models.core_knobs,
             replica_knobs=models.replica_knobs,
             reload=self._reload(stores, models, decisions, service),
@@ -464,11 +472,7 @@ class Composition:
             active_labels=decisions.labels,
             constant=decisions.constant,
             learning=learning,
-            redis=stores.redis,
             metrics=self.metrics,
-            not_ready={},
-            away=models.engine.away,
-            outages=stores.outages,
             refresh_metrics=refresh_metrics,
             peers=self._peers,
         )

@@ -16,6 +16,7 @@ from gateway.telemetry.metrics import CONTENT_TYPE
 from gateway.telemetry.scraped import merged_exposition
 from gateway.tenancy.guard import may_see_private_metrics
 from inference_core.io.background_tasks import task_problems
+from quality.quality_loop import QualityLoop
 
 NOT_READY = "not ready"
 
@@ -33,27 +34,25 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def health_of(operations: Operations) -> Health:
     """The state of the whole server, without secrets."""
-    problems = operations.problems | task_problems()
+    problems = operations.readiness.problems | task_problems()
     tiers = operations.serving.routing.served.tiers
     down = [str(tier.number) for tier in tiers.values() if not tier.load().healthy]
     if len(down) == len(tiers):
         problems["tiers"] = "no tier takes requests"
     elif down:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
-    if (overdue := _retraining_overdue(operations)) is not None:
+    if (overdue := _retraining_overdue(operations.quality_loop)) is not None:
         problems["retraining"] = overdue
     labels = operations.labels(costs=False) or ""
-    is_closed = operations.access.tenancy.directory.is_unusable
-    takes_none = operations.not_ready or operations.ledger.is_full() or is_closed or len(down) == len(tiers)
+    takes_none = not operations.readiness.takes_requests or len(down) == len(tiers)
     status = NOT_READY if takes_none else "degraded" if problems else "ok"
     # It serves what it can: nothing is missing that will come.
     raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}
     return Health(status=status, problems=problems | raw, labels=labels)
 
 
-def _retraining_overdue(operations: Operations) -> str | None:
+def _retraining_overdue(loop: QualityLoop | None) -> str | None:
     """What the alert says that fires after so many days without a success."""
-    loop = operations.quality_loop
     days = None if loop is None else loop.days_without_retraining()
     if loop is None or days is None or days <= RETRAINING_DAYS:
         return None
@@ -81,8 +80,8 @@ async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, after shutdown has started, while so many records wait for the
     disk that new requests are refused, and while all keys are stored ones that cannot be read."""
     operations = operations_of(request)
-    if operations.redis is not None:
-        await operations.redis.look()
+    if (redis := operations.readiness.redis) is not None:
+        await redis.look()
     health = health_of(operations)
     return Response(health, status_code=503 if health.status == NOT_READY else 200)
 

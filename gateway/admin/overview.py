@@ -275,7 +275,7 @@ async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
         "now": now,
         # Nothing to chart: the page says what to do instead.
         "quiet": not now.overall.requests and all(point.ttft_p50 is None for point in now.history),
-        "problems": operations.problems,
+        "problems": operations.readiness.problems,
         "steps": steps,
         "worth": None if worth is None else in_words(worth.catalogue, constant),
         "open_steps": sum(step.done is not True for step in steps),

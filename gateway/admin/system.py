@@ -21,12 +21,13 @@ from gateway import __version__
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
-from gateway.base.stores.redis_store import RedisUnavailableError
+from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.rendering import Page, page
 from gateway.operations.reload.catalogue_reload import Reloaded
 from gateway.operations.running import Operations
+from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.admin_guard import OPERATOR
 from quality.store.database import head_revision
@@ -87,22 +88,26 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
 
 async def system_state(operations: Operations) -> SystemState:
     """Ask every dependency, for at most `PATIENCE_SECONDS` each."""
+    serving = operations.serving
     database, redis, cores, current = await asyncio.gather(
-        _database(operations.serving), _redis(operations), _cores(operations), _within(_revision(operations.serving))
+        _database(serving),
+        _redis(operations.readiness.redis, serving.settings),
+        _cores(operations.core_knobs),
+        _within(_revision(serving)),
     )
-    data, catalog = operations.serving.settings.data_path, operations.serving.routing.served.catalog
+    data, catalog = serving.settings.data_path, serving.routing.served.catalog
     usage = await asyncio.to_thread(shutil.disk_usage, data)
-    model = operations.serving.routing.classifier
+    model = serving.routing.classifier
     return SystemState(
         version=__version__,
         python=platform.python_version(),
-        started=operations.serving.created,
-        workers=1 if operations.peers is None else operations.serving.settings.gateway_workers,
+        started=serving.created,
+        workers=1 if operations.peers is None else serving.settings.gateway_workers,
         catalogue=catalog.name,
-        fingerprint=operations.serving.fingerprint,
+        fingerprint=serving.fingerprint,
         classifier=_version_of(model),
-        problems=operations.problems,
-        dependencies=[database, redis, *cores, *_tiers(operations.serving)],
+        problems=operations.readiness.problems,
+        dependencies=[database, redis, *cores, *_tiers(serving)],
         schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
         disk=DiskState(path=str(data), total=usage.total, free=usage.free),
         memory={group.name: group.memory_lines() for group in catalog.gpu_groups},
@@ -127,10 +132,9 @@ def _database_policy(settings: Settings) -> str:
     )
 
 
-async def _redis(operations: Operations) -> Dependency:
-    opened = operations.serving.settings.limits_without_redis == "open"
+async def _redis(store: RedisStore | None, settings: Settings) -> Dependency:
+    opened = settings.limits_without_redis == "open"
     policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
-    store = operations.redis
     if store is None:
         detail = "Each process counts by itself; set AIO_REDIS_URL if several share limits."
         return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
@@ -141,8 +145,8 @@ async def _redis(operations: Operations) -> Dependency:
     return _dependency("Redis", await _timed(ask()), policy)
 
 
-async def _cores(operations: Operations) -> list[Dependency]:
-    cores = operations.core_knobs.cores
+async def _cores(knobs: CoreKnobs) -> list[Dependency]:
+    cores = knobs.cores
     there, away = await read_cores(cores)
     policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
     found = []

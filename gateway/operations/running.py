@@ -11,6 +11,7 @@ from gateway.batches.jobs import Jobs
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.replica_knobs import ReplicaKnobs
 from gateway.inference.response_cache import ResponseCache
+from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving
 from gateway.operations.constant_tier import ConstantFollower
 from gateway.operations.labels.active_labels import ActiveLabels
@@ -22,6 +23,7 @@ from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.tenancy.guard import Access
+from gateway.tenancy.keys.directory import Directory
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.quality_loop import QualityLoop
@@ -34,13 +36,54 @@ OPERATIONS = "operations"
 
 
 @dataclass(slots=True)
+class Readiness:
+    """Whether the server takes requests, and what is missing for all of them."""
+
+    routing: RoutingService
+    ledger: Ledger
+    outages: DatabaseOutages
+    directory: Directory
+    redis: RedisStore | None
+    away: Mapping[str, str]
+    """What the engine lacks (`Engine.away`), without which other tiers go on."""
+    not_ready: dict[str, str]
+    """What keeps the whole server from serving, with the reason."""
+    drain_until: float | None = None
+    """Monotonic seconds until which a shutdown waits for answers; None before one."""
+
+    def begin_shutdown(self, seconds: float) -> float:
+        """Be unready from now on; answers have `seconds` from the first call to end. Return those that are left."""
+        self.not_ready["shutdown"] = "the server is shutting down"
+        if self.drain_until is None:
+            self.drain_until = time.monotonic() + seconds
+        return max(self.drain_until - time.monotonic(), 0.0)
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the server itself takes requests, whatever its tiers do."""
+        return not (self.not_ready or self.ledger.is_full() or self.directory.is_unusable)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is missing now, with the reason: cores, servers, engines, database, keys, the journal's disk, itself."""
+        engines = {f"tier {tier.number}": tier.engine() for tier in self.routing.served.tiers.values()}
+        waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
+        suspended = self.ledger.status().suspended
+        journal = {} if suspended is None else {"journal": suspended}
+        asked = {"database": self.outages.problem, "keys": self.directory.problem}
+        stored = {name: problem for name, problem in asked.items() if problem is not None}
+        redis = {"redis": "it is away: limits and caches do without"} if self.redis and self.redis.is_failing else {}
+        return {**self.away, **waiting, **stored, **redis, **journal, **self.not_ready}
+
+
+@dataclass(slots=True)
 class Operations:
     """What serves, and what it is watched and changed with."""
 
     serving: Serving
+    readiness: Readiness
     access: Access
     jobs: Jobs
-    ledger: Ledger
     core_knobs: CoreKnobs
     replica_knobs: ReplicaKnobs
     reload: CatalogueReload
@@ -52,26 +95,11 @@ class Operations:
     active_labels: ActiveLabels | None
     constant: ConstantFollower
     learning: LearningRecord
-    redis: RedisStore | None
     metrics: Metrics
-    not_ready: dict[str, str]
-    """What keeps the whole server from serving, with the reason."""
-    away: Mapping[str, str]
-    """What else is missing (`Engine.away`), without which other tiers go on."""
-    outages: DatabaseOutages
     refresh_metrics: Callable[[], Awaitable[None]]
     """Awaited before every scrape."""
     peers: Peers | None
     """The other gateway processes behind the same port, if this is one of several."""
-    drain_until: float | None = None
-    """Monotonic seconds until which a shutdown waits for answers; None before one."""
-
-    def begin_shutdown(self, seconds: float) -> float:
-        """Be unready from now on; answers have `seconds` from the first call to end. Return those that are left."""
-        self.not_ready["shutdown"] = "the server is shutting down"
-        if self.drain_until is None:
-            self.drain_until = time.monotonic() + seconds
-        return max(self.drain_until - time.monotonic(), 0.0)
 
     def labels(self, *, costs: bool = True) -> str | None:
         """Where quality labels come from now; None where nothing is verified. Without `costs` for everybody to read."""
@@ -79,18 +107,6 @@ class Operations:
             return None
         serving = self.serving
         return labels_text(serving.settings, serving.routing.served.catalog, self.quality_loop.judge, costs=costs)
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """What is missing now, with the reason: cores, servers, engines, database, keys, the journal's disk, itself."""
-        engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
-        waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
-        suspended = self.ledger.status().suspended
-        journal = {} if suspended is None else {"journal": suspended}
-        asked = {"database": self.outages.problem, "keys": self.access.tenancy.directory.problem}
-        stored = {name: problem for name, problem in asked.items() if problem is not None}
-        redis = {"redis": "it is away: limits and caches do without"} if self.redis and self.redis.is_failing else {}
-        return {**self.away, **waiting, **stored, **redis, **journal, **self.not_ready}
 
 
 def operations_of(request: HttpRequest) -> Operations:

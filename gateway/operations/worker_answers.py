@@ -58,7 +58,8 @@ def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, An
 
     async def ready(_: str) -> bytes:
         # A remote tier that is down does not prevent a start; a local core will be up soon.
-        missing = [*operations.not_ready, *(name for name in operations.away if name.startswith("core"))]
+        readiness = operations.readiness
+        missing = [*readiness.not_ready, *(name for name in readiness.away if name.startswith("core"))]
         return (", ".join(missing) or f"ready {os.getpid()}").encode()
 
     async def asks_for_keys(_: str) -> bytes:

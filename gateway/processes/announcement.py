@@ -43,7 +43,7 @@ def ready_text(
     host: str, port: int, *, asks_for_keys: bool | None = None, problems: Mapping[str, str] | None = None
 ) -> str:
     """Return the gateway's address, whether callers need a key (None: not said), what does not serve yet, by
-    `Operations.problems`, and a first request."""
+    `Readiness.problems`, and a first request."""
     url = url_of(host, port)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}'
     key = ' -H "Authorization: Bearer $AIO_API_KEY"' if asks_for_keys else ""
@@ -56,7 +56,7 @@ def ready_text(
 
 
 def problems_text(problems: Mapping[str, str]) -> str:
-    """Return what does not serve yet, by `Operations.problems`; empty if nothing is missing."""
+    """Return what does not serve yet, by `Readiness.problems`; empty if nothing is missing."""
     if not problems:
         return ""
     shown = [f"  {name}: {reason}\n" for name, reason in list(problems.items())[:MOST_PROBLEMS]]

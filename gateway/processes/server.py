@@ -286,12 +286,12 @@ def run_server(
     def unready() -> None:
         operations = litestar.state.get(OPERATIONS)
         if operations is not None:
-            operations.begin_shutdown(settings.unready_seconds + settings.drain_seconds)
+            operations.readiness.begin_shutdown(settings.unready_seconds + settings.drain_seconds)
         server.exit_deadline.begin(settings.unready_seconds + settings.drain_seconds + CLOSE_SECONDS)
 
     def announcement(host: str, port: int) -> str:
         operations = litestar.state.get(OPERATIONS)
-        problems = {} if operations is None else operations.problems
+        problems = {} if operations is None else operations.readiness.problems
         if ready is not None:
             return f"{ready(host, port)}\n{problems_text(problems)}"
         asks = operations.access.tenancy.directory.asks_for_keys if operations is not None and administers else None

@@ -19,7 +19,6 @@ LARGE = {
     "gateway/inference/api/chat_socket.py::SocketChat": 48,
     "gateway/inference/api/messages/schemas.py::ShownMessages": 23,
     "gateway/inference/routing_knobs.py::RoutingKnobs": 29,
-    "gateway/operations/running.py::Operations": 23,
     "gateway/telemetry/overview.py::TierNow": 23,
     "inference_core/device/batch.py::DeviceBatch": 21,
     "inference_core/engine/sequence.py::Sequence": 45,

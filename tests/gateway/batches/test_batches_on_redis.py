@@ -37,8 +37,8 @@ async def test_every_line_is_answered_once_and_redis_keeps_nothing(
     assert (batch.status, list(output), errors) == ("completed", names, {})
     assert len(working.tier(1).requests) == 60
     assert await counted(working) == {"done": 60}
-    assert working.operations.redis is not None
-    assert await working.operations.redis.redis.keys(f"aio:batch:*{batch.id}*") == []
+    assert working.operations.readiness.redis is not None
+    assert await working.operations.readiness.redis.redis.keys(f"aio:batch:*{batch.id}*") == []
 
 
 async def test_cancelling_ends_it(working: RunningGateway) -> None:

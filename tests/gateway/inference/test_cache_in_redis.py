@@ -57,8 +57,8 @@ async def test_with_redaction_answers_stay_in_memory_and_redis_gets_none(
         assert await asked(gateway) == (200, "miss")
         await until_kept(gateway)
         assert await asked(gateway) == (200, "hit")
-        assert gateway.operations.redis is not None
-        kept = await gateway.operations.redis.ask(lambda redis: redis.keys("aio:answer:*"))
+        assert gateway.operations.readiness.redis is not None
+        kept = await gateway.operations.readiness.redis.ask(lambda redis: redis.keys("aio:answer:*"))
     assert kept == []
 
 

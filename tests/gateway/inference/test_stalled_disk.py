@@ -32,7 +32,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def ledger_of(gateway: RunningGateway) -> Ledger:
-    return gateway.operations.ledger
+    return gateway.operations.readiness.ledger
 
 
 async def lag(gateway: RunningGateway) -> float:

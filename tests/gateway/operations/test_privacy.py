@@ -131,7 +131,7 @@ async def test_a_user_of_a_stored_key_is_erased_by_its_name_too_and_an_unknown_o
     asked = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     said = await aio.http.post("/v1/chat/completions", json=asked, headers=bearer(made["key"]))
     assert said.status_code == 200, said.text
-    await aio.operations.ledger.flush()
+    await aio.operations.readiness.ledger.flush()
 
     answer = await aio.http.delete("/admin/api/users/eve", headers=bearer(ADMIN))
     unknown = await aio.http.delete("/admin/api/users/evee", headers=bearer(ADMIN))

@@ -267,8 +267,8 @@ async def test_redis_killed_and_back_costs_no_request(
     redis_server.kill()
     statuses += [(await asked(aio, key)).status_code for _ in range(3)]
     redis_server.start()
-    assert aio.operations.redis is not None
-    aio.operations.redis._rests_until = 0.0
+    assert aio.operations.readiness.redis is not None
+    aio.operations.readiness.redis._rests_until = 0.0
     back = await asked(aio, key)
     assert [*statuses, back.status_code] == [200] * 5
     # Redis lost its counts; it counts from zero.

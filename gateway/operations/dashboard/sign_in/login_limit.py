@@ -231,7 +231,7 @@ def limits_of(request: HttpRequest) -> LoginLimits:
     """Return the limits of all processes that share a Redis; without it, those of this process."""
     limits: LoginLimits | None = request.app.state.get(LIMITS)
     if limits is None:
-        redis = operations_of(request).redis
+        redis = operations_of(request).readiness.redis
         limits = request.app.state[LIMITS] = OwnLoginLimits() if redis is None else SharedLoginLimits(redis)
     return limits
 

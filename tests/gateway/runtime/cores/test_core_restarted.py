@@ -116,12 +116,12 @@ async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_a
         await streamed(aio)
     shown = await ready(aio)
     assert (shown["status_code"], shown["status"]) == (503, "not ready")
-    await eventually(lambda: "the disk is away" in aio.operations.problems.get("core", ""))
+    await eventually(lambda: "the disk is away" in aio.operations.readiness.problems.get("core", ""))
     refused = await aio.http.post("/v1/completions", json={"model": "tier-1", "prompt": "Which rows?"})
     assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
 
     core.loadable.set()
-    await eventually(lambda: not aio.operations.problems)
+    await eventually(lambda: not aio.operations.readiness.problems)
     await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
     assert (await ready(aio))["status"] == "ok"
     assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
@@ -148,7 +148,7 @@ async def test_what_was_loaded_or_unloaded_since_the_last_look_is_known_to_the_c
     with pytest.raises(openai.APIError):
         await streamed(aio)
     core.client.open.set()
-    await eventually(lambda: core.starts == 2 and not aio.operations.problems)
+    await eventually(lambda: core.starts == 2 and not aio.operations.readiness.problems)
 
     (model, *_) = (await core.client.stats()).models
     assert [each.name for each in model.adapters] == ([] if unloaded else ["sql"])
@@ -158,7 +158,7 @@ async def test_a_core_that_was_closed_is_not_started_again(app: StartApp) -> Non
     core = MortalCore()
     aio = await app(core=core.client)
     await core.client.close()
-    await eventually(lambda: "core" in aio.operations.problems)
+    await eventually(lambda: "core" in aio.operations.readiness.problems)
     assert core.client.gone == "the core client is closed"
     assert not core.client.died
 

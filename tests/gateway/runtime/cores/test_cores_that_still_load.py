@@ -74,7 +74,7 @@ async def test_tiers_of_the_first_core_answer_while_another_core_loads(settings:
         assert "core" not in shown["problems"]
 
         go.set()
-        await eventually(lambda: aio.operations.problems == {})
+        await eventually(lambda: aio.operations.readiness.problems == {})
         assert (await health(aio)) == {"status": "ok"}
         assert await status_of(aio, "tier-2") == 200
     assert failures == []
@@ -131,14 +131,14 @@ async def test_a_model_that_is_still_packed_is_named_and_its_requests_wait(setti
 
     cores = {"cpu": loading(CPU_MODEL), "card": ThreadCoreClient(load)}
     async with serving(settings, cores, []) as aio:
-        shown = await eventually(lambda: aio.operations.problems.get(f"model {CARD_MODEL}"))
+        shown = await eventually(lambda: aio.operations.readiness.problems.get(f"model {CARD_MODEL}"))
         assert shown == "its weights are packed, once; its requests wait"
         waiting = asyncio.create_task(status_of(aio, "tier-2"))
         assert await status_of(aio, "tier-1") == 200
         assert not waiting.done()
         go.set()
         assert await waiting == 200
-        await eventually(lambda: aio.operations.problems == {})
+        await eventually(lambda: aio.operations.readiness.problems == {})
 
 
 async def test_without_somebody_to_tell_a_start_waits_for_all_models(settings: Settings) -> None:
