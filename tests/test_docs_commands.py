@@ -10,7 +10,8 @@ import click
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
-from gateway.base.configuration import IN_FILES, REFUSED, variable_of
+from gateway.base.configuration import IN_FILES, variable_of
+from gateway.base.gone import GONE_VARIABLES
 from inference_core.io.files import FILE_FORM
 from tiers.catalog.load import load_catalog
 
@@ -103,7 +104,7 @@ def test_every_variable_that_a_page_names_is_read(page: Path) -> None:
     settings = (SNAPSHOTS / "settings.txt").read_text(encoding="utf-8")
     named = set(re.findall(r"\bAIO_[A-Z][A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8")))
     named -= {f"{variable_of(field)}{FILE_FORM}" for field in IN_FILES}
-    named -= REFUSED.keys() if page.name == "CHANGELOG.md" else set()
+    named -= GONE_VARIABLES.keys() if page.name == "CHANGELOG.md" else set()
     assert {name for name in named - OTHER_VARIABLES if not re.search(rf"^{name}\b", settings, re.MULTILINE)} == set()
 
 

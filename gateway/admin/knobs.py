@@ -28,6 +28,7 @@ from gateway.admin.knob_changes import (
     replica_changes,
 )
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
+from gateway.base.gone import GONE_KNOBS
 from gateway.base.knobs import KnobFile
 from gateway.base.knobs import knob_schemas as file_knob_schemas
 from gateway.base.stores.database import reached
@@ -71,11 +72,12 @@ class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
 class KnobPatch:
     """The body of a change of `knobs`: any of them, null for the default, with a `reason` and the fields `more`.
 
-    The owner of the knobs checks the values, so that a refusal names the knob and is recorded.
+    The owner of the knobs checks the values, so that a refusal names the knob and is recorded. It also says what became
+    of knobs that are gone.
     """
 
     def __init__(self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any]) -> None:
-        self._names = knobs.__struct_fields__
+        self._names = (*knobs.__struct_fields__, *GONE_KNOBS)
         fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
         fields += [*more, ("reason", str | None, None)]
         self.struct: Any = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

@@ -15,6 +15,7 @@ from litestar.types import Guard
 from gateway.admin.alerts import ALERT_ENDPOINTS, show_alerts_page, test_from_page
 from gateway.admin.core import CORE_ENDPOINTS, CORE_PAGE
 from gateway.admin.experiments import EXPERIMENT_ENDPOINTS, EXPERIMENTS_PAGE
+from gateway.admin.gone_paths import refuse_knobs, refuse_report
 from gateway.admin.keys import KEY_ENDPOINTS, KEYS_PAGE
 from gateway.admin.knobs import KNOB_ENDPOINTS
 from gateway.admin.labels import LABEL_ENDPOINTS
@@ -22,7 +23,7 @@ from gateway.admin.overview import OVERVIEW_PAGE, front_router, overview_figures
 from gateway.admin.quality import QUALITY_ENDPOINTS, QUALITY_PAGE
 from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, request_figures, show_session
 from gateway.admin.resource import admin_context
-from gateway.admin.routing import REPORT_ENDPOINTS, ROUTING_PAGE
+from gateway.admin.routing import ROUTING_PAGE, show_report
 from gateway.admin.system import SYSTEM_PAGE, TIER_ENDPOINTS, show_system
 from gateway.admin.tryout import TRY_PAGE
 from gateway.admin.users import USERS_PAGE, erase_user, list_users
@@ -119,7 +120,15 @@ def operations_routers() -> list[Router]:
     """The administration's API, the front page and the dashboard, each behind its guard."""
     admin = api_router(
         "/v1/admin",
-        [*KNOB_ENDPOINTS, *TIER_ENDPOINTS, *CORE_ENDPOINTS, list_sessions, show_session, *ALERT_ENDPOINTS],
+        [
+            *KNOB_ENDPOINTS,
+            refuse_knobs,
+            *TIER_ENDPOINTS,
+            *CORE_ENDPOINTS,
+            list_sessions,
+            show_session,
+            *ALERT_ENDPOINTS,
+        ],
         tags=["admin"],
     )
     quality = api_router(
@@ -127,7 +136,8 @@ def operations_routers() -> list[Router]:
         [
             *QUALITY_ENDPOINTS,
             *LABEL_ENDPOINTS,
-            *REPORT_ENDPOINTS,
+            show_report,
+            refuse_report,
             show_slo,
             overview_figures,
             request_figures,

@@ -16,7 +16,7 @@ from litestar.response import Response
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.knob_changes import order_knobs
 from gateway.admin.resource import Admin, AsCsv, json_or_csv, names_of, target_of
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import bad_request
 from gateway.base.numbers import MOST_EPOCH
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest, Named
@@ -101,30 +101,6 @@ def _cost_rows(costs: CostReport) -> Iterator[dict[str, Any]]:
             if part is not None:
                 parts_of_row = (part, part.spent, part.net)
                 yield {"split": split} | {k: v for row in parts_of_row for k, v in msgspec.structs.asdict(row).items()}
-
-
-_FORMER_ENDPOINTS = {
-    "/costs": "cost.costs",
-    "/learning": "help.learning",
-    "/shadow": "worth.observed",
-    "/worth": "worth",
-    "/routing/curve": "help.targets",
-    "/routing/first-day": "help.targets",
-    "/routing/kinds": "quality.kinds",
-    "/routing/preview": "help.targets",
-    "/routing/reliability": "quality.calibration",
-    "/routing/tiers": "quality.tiers",
-    "/routing/traffic": "cost.costs",
-}
-"""Endpoints that became fields of the report."""
-
-
-@get(list(_FORMER_ENDPOINTS), include_in_schema=False)
-async def refuse_former(request: HttpRequest) -> Response[Any]:
-    """Say where the figures are now."""
-    path = request.scope["path"].removeprefix("/admin/api").rstrip("/")
-    said = f"GET /admin/api{path} is gone: its figures are {_FORMER_ENDPOINTS[path]!r} of GET /admin/api/report."
-    raise ApiError(410, said, code="endpoint_gone")
 
 
 @get(["/spend", "/shadow"], status_code=301)
@@ -269,4 +245,3 @@ ROUTING_PAGE = Page(
     path="/routing",
     handlers=(show_routing_page, apply_target, switch_mode, show_former_page),
 )
-REPORT_ENDPOINTS = (show_report, refuse_former)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gateway.base.gone import GONE_VARIABLES
 from gateway.base.settings import Settings, SettingsError
 from inference_core.io.files import FILE_FORM, SecretError, secret_of
 
@@ -206,9 +207,6 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises `SettingsError`.
     """
-    for variable, instead in REFUSED.items():
-        if environment.get(variable, "").strip():
-            raise SettingsError(f"{variable} is no longer a setting: {instead}")
     found = {}
     for name, schema in _schemas().items():
         variable = variable_of(name)
@@ -226,31 +224,6 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-_MAIL = "e-mail is an address in AIO_ALERT_URLS: mailtos://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS"
-_PAGER = "write pagerduty://INTEGRATION_KEY@API_KEY, or for another receiver jsons://HOST/PATH, into AIO_ALERT_URLS"
-_TRACKER = "AIO_LOG_FORMAT=json logs each error with an event id and its stack, for a forwarder of logs to send on"
-_PRICES = "write the prices of your contract into the catalogue, as `price` of a tier, and reload it"
-# Variables that are refused, each with what to write instead.
-REFUSED = {
-    "AIO_ALERT_SLACK_WEBHOOK": "write the webhook's address into AIO_ALERT_URLS, as it is",
-    "AIO_ALERT_TEAMS_WEBHOOK": "write the workflow's address into AIO_ALERT_URLS, as it is",
-    "AIO_ALERT_WEBHOOK": _PAGER,
-    "AIO_ALERT_WEBHOOK_FILE": _PAGER,
-    "AIO_ALERT_ROUTING_KEY": _PAGER,
-    "AIO_ALERT_ROUTING_KEY_FILE": _PAGER,
-    "AIO_ALERT_SMTP": _MAIL,
-    "AIO_ALERT_SMTP_USER": _MAIL,
-    "AIO_ALERT_SMTP_PASSWORD": _MAIL,
-    "AIO_ALERT_SMTP_PASSWORD_FILE": f"{_MAIL}; AIO_ALERT_URLS_FILE names a file of addresses",
-    "AIO_ALERT_EMAIL_TO": _MAIL,
-    "AIO_ALERT_EMAIL_FROM": _MAIL,
-    "AIO_ERROR_REPORT_DSN": _TRACKER,
-    "AIO_ERROR_REPORT_DSN_FILE": _TRACKER,
-    "AIO_PRICE_LIST_URL": _PRICES,
-    "AIO_PRICE_LIST_KEY": _PRICES,
-}
-
-
 # Read by other parts than the settings.
 _OTHER_VARIABLES = {
     "AIO_GROUP", "AIO_NATIVE", "AIO_INSTRUCTION_SET", "AIO_DATA", "AIO_CHECK", "AIO_URL", "AIO_API_KEY",
@@ -260,10 +233,11 @@ _OTHER_VARIABLES = {
 
 def unknown_variables(environment: Mapping[str, str], settings: Settings) -> list[str]:
     """Return in a line each which `AIO_` variables change nothing, by their names alone: neither a setting, nor one
-    that the catalogue or the file of keys names."""
+    that the catalogue or the file of keys names. `gateway.base.gone` names those that were settings."""
     known = {variable_of(name) for name in Settings.__struct_fields__}
     forms = {variable_of(name) + FILE_FORM for name in IN_FILES}
-    given = {name for name in environment if name.startswith("AIO_")} - known - forms - _OTHER_VARIABLES
+    other = known | forms | _OTHER_VARIABLES | GONE_VARIABLES.keys()
+    given = {name for name in environment if name.startswith("AIO_")} - other
     if not given:
         return []
     named = "".join(_text_of(Path(file).expanduser()) for file in (settings.catalog, settings.keys_file) if file)

@@ -198,7 +198,7 @@ class RoutingOptions(msgspec.Struct, frozen=True, kw_only=True):
     slo: SloName | None = None
     """`x-aio-slo`: its service class."""
     cache: CacheMode | None = None
-    """`x-aio-cache`: use (of sampled answers too), refresh (a new answer), exact (of an equal request only), off."""
+    """`x-aio-cache`: use (of sampled answers too), refresh (a new answer), off."""
     agree: bool | None = None
     """`x-aio-agree`: whether cheap tiers answer at once and are compared; None: by the knob's rule."""
     may_wait: bool | None = None

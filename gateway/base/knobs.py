@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gateway.base.errors import bad_request
+from gateway.base.gone import GONE_KNOBS
 from gateway.base.stores.followed_file import FollowedFile
 
 
@@ -20,6 +21,8 @@ def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: st
     """
     names = knobs.__struct_fields__
     for name, value in values.items():
+        if name in GONE_KNOBS:
+            raise bad_request(f"{name} is gone: {GONE_KNOBS[name]}.", name, "unknown_parameter")
         if name not in names:
             raise bad_request(f"{name} is no {kind}; there are {', '.join(names)}.", name, "unknown_parameter")
         if isinstance(value, float) and not math.isfinite(value):
@@ -47,7 +50,7 @@ class KnobFile(Generic[Knobs]):
     """The current `knobs`, from `path`; None keeps them in memory only. All fields of the struct have defaults.
 
     `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing; names
-    of another version's knobs in it are ignored, with a warning.
+    of another version's knobs in it are ignored, with a warning here or at the start (`gateway.base.gone`).
     """
 
     def __init__(self, knobs: type[Knobs], part: str, path: Path | None = None) -> None:
@@ -78,8 +81,9 @@ class KnobFile(Generic[Knobs]):
 
     def _take(self, content: bytes) -> None:
         stored = msgspec.json.decode(content, type=dict[str, Any])
-        if unknown := sorted(stored.keys() - {*self._struct.__struct_fields__}):
-            log.warning("unknown knobs of %s are ignored: %s", self.part, ", ".join(unknown))
+        unknown = sorted(stored.keys() - {*self._struct.__struct_fields__})
+        if strange := [name for name in unknown if name not in GONE_KNOBS]:
+            log.warning("unknown knobs of %s are ignored: %s", self.part, ", ".join(strange))
         self.active = self._checked({name: value for name, value in stored.items() if name not in unknown})
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:

@@ -95,13 +95,13 @@ MACHINE = ("catalog", "data_dir", "cache_dir")
 
 
 def gone_option(name: str, instead: str) -> Callable[[Command], Command]:
-    """Return an option that a command had, and that is refused with what to do instead."""
+    """Return an option that a command had, with a value or without, and that is refused with what to do instead."""
 
     def refuse(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None:
             raise click.UsageError(f"{name} is gone: {instead}")
 
-    return click.option(name, hidden=True, expose_value=False, callback=refuse)
+    return click.option(name, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=refuse)
 
 
 def by_commas(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 import click
 
 from gateway.base.configuration import CATALOG_FILE, environment_of, own_command, unknown_variables
+from gateway.base.gone import gone_lines
 from gateway.base.logs import JsonStream
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import authority_of, hosts_of, is_reachable_from_elsewhere
@@ -47,8 +48,8 @@ def refuse_open_access(settings: Settings) -> None:
 
 
 def warn_of_settings(settings: Settings) -> None:
-    """Log which `AIO_` variables change nothing, and the worst mistakes of a deployment."""
-    for line in (*unknown_variables(os.environ, settings), *exposures(settings)):
+    """Log which `AIO_` variables change nothing, what is gone, and the worst mistakes of a deployment."""
+    for line in (*unknown_variables(os.environ, settings), *gone_lines(os.environ, settings), *exposures(settings)):
         log.warning("%s", line)
 
 

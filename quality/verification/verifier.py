@@ -278,7 +278,7 @@ class Verifier:
         if job.turn is None:
             return
         if job.turn.tooling is not None and not job.turn.tooling.tools:
-            raise AttemptError("its tools are not stored any more", 0.0)
+            raise AttemptError("its tools are not stored any more, or an earlier commit stored its turn", 0.0)
         unable = self.asked.unable(job.purpose, job.served_tier, job.turn.needs, job.would_be_tier)
         if unable is not None:
             raise AttemptError(unable, 0.0)

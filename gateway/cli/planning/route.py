@@ -199,10 +199,16 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tier that a name in the scores stands for. May be repeated."""
 
 
+_OWN_LOG = "write LOG yourself. docs/routing.md has an example of a few lines"
+
+
 @click.command()
 @click.argument("log", type=FILE)
 @options_of(BacktestOptions)
 @gone_option("--training", "`aio outcomes import` learns from the labels of a log")
+@gone_option("--example", _OWN_LOG)
+@gone_option("--rows", _OWN_LOG)
+@gone_option("--data", _OWN_LOG)
 @with_settings("catalog", "data_dir")
 @json_option
 def backtest(log: Path, options: BacktestOptions, as_json: bool, settings: Settings) -> None:

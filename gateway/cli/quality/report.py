@@ -14,6 +14,7 @@ from gateway.cli.options import (
     LEDGER,
     QUALITY_METAVAR,
     echo_json,
+    gone_option,
     json_option,
     quality_of,
     setting_options,
@@ -66,6 +67,8 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("former", required=False, metavar="", expose_value=False, callback=_refuse_former)
+@gone_option("--since", "--days chooses the period of the report")
+@gone_option("--last", "--days chooses the period of the report")
 @options_of(ReportOptions)
 @setting_options(*LEDGER)
 @json_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.base.settings import Settings
-from gateway.cli.options import echo_json, json_option, table, with_settings
+from gateway.cli.options import echo_json, gone_option, json_option, table, with_settings
 
 if TYPE_CHECKING:
     from gateway.operations.setup.tier_answers import TierAnswer
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--security", is_flag=True, hidden=True)
+@gone_option(
+    "--security",
+    "`aio check` and every start name the ten worst mistakes of a deployment; docs/reference/security.md has the rest "
+    "of the checklist",
+)
 @with_settings("host", "catalog", "data_dir", "cache_dir", "database_url", "keys_file", role="all")
 @json_option
-def check(security: bool, as_json: bool, settings: Settings) -> None:
+def check(as_json: bool, settings: Settings) -> None:
     """Ask every tier, provider of embeddings, guardrail and store (PostgreSQL, Redis) one short question. Exits with 1
     if one does not answer.
 
@@ -28,12 +32,8 @@ def check(security: bool, as_json: bool, settings: Settings) -> None:
     file of keys would change, where texts go in traces, and the worst mistakes of a deployment. Models that AIO runs
     itself are loaded for it, as `aio serve` does. Nothing is recorded.
     """
-    if security:
-        raise click.UsageError(
-            "--security is gone: `aio check` and every start name the ten worst mistakes of a deployment; "
-            "docs/reference/security.md has the rest of the checklist"
-        )
     from gateway.base.configuration import catalog_reason, unknown_variables
+    from gateway.base.gone import gone_lines
     from gateway.operations.labels.label_sources import budget_text, labels_text
     from gateway.operations.setup.checks import (
         NONE_IS_LOCAL,
@@ -85,7 +85,9 @@ def check(security: bool, as_json: bool, settings: Settings) -> None:
         warnings = [one.warning for one in said if one.warning]
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
             warnings.append(NONE_IS_LOCAL)
-        warnings += (*unknown_variables(os.environ, settings), *exposures(settings))
+        warnings += unknown_variables(os.environ, settings)
+        warnings += gone_lines(os.environ, settings)
+        warnings += exposures(settings)
         for warning in warnings:
             click.secho(f"\nwarning: {warning}", fg="yellow")
         for problem in problems:

@@ -104,6 +104,9 @@ def _slo(headers: Mapping[str, str], tiers: int) -> SloName:
 
 
 def _cache(headers: Mapping[str, str], tiers: int) -> str:
+    if headers["x-aio-cache"] == "exact":
+        message = "Invalid header x-aio-cache: exact is gone; use shares answers of equal requests alone."
+        raise bad_request(message, "x-aio-cache", "invalid_value")
     return _one_of(headers, "x-aio-cache", CACHE_MODES)
 
 

@@ -66,7 +66,7 @@ async def test_each_part_is_one_resource(aio: RunningGateway, part: str, knob: s
         assert (newest["part"], newest["new_value"] == value) == (part, written == value)
     assert (await aio.http.get(resource)).status_code == 200
     elsewhere = "/v1/admin/knobs" if part == "core" else f"/v1/admin/{part}"
-    assert (await aio.http.get(elsewhere)).status_code == 404
+    assert (await aio.http.get(elsewhere)).status_code == 410
 
 
 async def test_a_change_applies_at_once_returns_what_it_changed_and_is_recorded(aio: RunningGateway) -> None:

@@ -56,13 +56,6 @@ def test_words_are_read_as_people_write_them(variable: str, given: str, read: ob
     assert getattr(load_settings({variable: given}), variable.removeprefix("AIO_").lower()) == read
 
 
-@pytest.mark.parametrize("variable", ["AIO_PRICE_LIST_URL", "AIO_PRICE_LIST_KEY"])
-def test_what_signed_lists_of_prices_needed_is_refused_with_what_to_do(variable: str) -> None:
-    with pytest.raises(SettingsError, match=f"{variable} is no longer a setting: .* `price` of a tier") as caught:
-        load_settings({variable: "https://prices.example/?token=secret"})
-    assert "secret" not in str(caught.value)
-
-
 def test_secrets_are_read_from_the_files_that_are_named(tmp_path: Path) -> None:
     for field in IN_FILES:
         (path := tmp_path / field).write_text("﻿of a file \n", encoding="utf-8")

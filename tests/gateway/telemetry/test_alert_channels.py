@@ -306,11 +306,6 @@ def test_webhooks_of_slack_and_teams_are_addresses_as_they_are() -> None:
     assert names == ["hooks.slack.com 1", "prod-1.westeurope.logic.azure.com 2"]
 
 
-def test_a_setting_of_one_service_is_refused_with_what_to_write() -> None:
-    with pytest.raises(SettingsError, match=r"AIO_ALERT_SMTP is no longer a setting: .* AIO_ALERT_URLS: mailtos://"):
-        load_settings({"AIO_ALERT_SMTP": "smtp://mail"})
-
-
 def test_secrets_are_in_no_message() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({}, alert_urls=["s3cret"])

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.alert_channels import AlertNotSentError, Channel, Message, check_channels
 from gateway.telemetry.alert_rules import RULES, AlertRule, alert_figures
@@ -146,10 +145,3 @@ async def test_a_gateway_tells_its_channels(settings: Settings, monkeypatch: pyt
 def test_an_address_of_no_service_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="address 1 of AIO_ALERT_URLS: Apprise knows no such address"):
         check_channels(Settings(alert_urls=url))
-
-
-@pytest.mark.parametrize("name", ["AIO_ALERT_WEBHOOK", "AIO_ALERT_ROUTING_KEY"])
-def test_a_setting_of_the_former_webhook_is_refused_with_what_to_write(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is no longer a setting: .*pagerduty://") as caught:
-        load_settings({name: "s3cret"})
-    assert "s3cret" not in str(caught.value)

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gateway import __version__
-from gateway.base.configuration import load_settings
 from gateway.base.logs import configure_logging
-from gateway.base.settings import Settings, SettingsError
+from gateway.base.settings import Settings
 from gateway.telemetry.error_reports import report_errors
 from inference_core.engine.core import Core
 from inference_core.errors import CoreError
@@ -114,11 +113,3 @@ def test_an_error_that_was_foreseen_is_a_line_and_no_report(stream: io.StringIO)
     logging.getLogger("gateway").error("the database is away")
     logging.getLogger("gateway").warning("tried again", exc_info=ValueError("x"))
     assert reports_of(stream) == []
-
-
-def test_an_address_of_a_tracker_is_refused_with_what_to_do_and_not_shown() -> None:
-    with pytest.raises(
-        SettingsError, match="AIO_ERROR_REPORT_DSN is no longer a setting: AIO_LOG_FORMAT=json"
-    ) as caught:
-        load_settings({"AIO_ERROR_REPORT_DSN": "http://secret@127.0.0.1/1"})
-    assert "secret" not in str(caught.value)

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.base.field_types import Count
 from gateway.base.settings import Settings
-from gateway.cli.options import MACHINE, echo_json, json_option, shown_progress, table, with_settings
+from gateway.cli.options import MACHINE, echo_json, gone_option, json_option, shown_progress, table, with_settings
 from gateway.cli.typed_options import options_of
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _percent(share: "Share") -> str:
 @click.command()
 @click.option("--per-level", type=click.IntRange(1, 10), default=3, help="Tasks of each family and level.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=16, help="Tasks in flight on one tier.")
+@gone_option("--seed", "the tasks are always the same, so that results can be compared")
 @with_settings(*MACHINE, role="all")
 @json_option
 def ladder(per_level: int, concurrency: int, as_json: bool, settings: Settings) -> None:
