@@ -11,14 +11,14 @@ from contextlib import aclosing
 
 from tiers.deltas import CollectedChoice
 from tiers.errors import InvalidAnswerError
-from tiers.tier import Delta, GenerationRequest, Tier
+from tiers.tier import Delta, GenerationRequest, ModelRequest, Tier
 
 
 class _Schemas:
     """What a request's answers must hold for: `answer` the field of the request and its schema, None if anything does;
     `calls` the same by the names of tools."""
 
-    def __init__(self, request: GenerationRequest, *, is_local: bool) -> None:
+    def __init__(self, request: ModelRequest, *, is_local: bool) -> None:
         grammar, tooling = request.sampling.grammar, request.tooling
         self.calls: dict[str, tuple[str, str]] = {}
         if tooling is not None:
@@ -38,7 +38,7 @@ class _Schemas:
         return checked
 
 
-def _is_strict(request: GenerationRequest) -> bool:
+def _is_strict(request: ModelRequest) -> bool:
     form = request.response_format
     inner = None if form is None else form.get("json_schema")
     return isinstance(inner, dict) and bool(inner.get("strict"))

@@ -530,7 +530,44 @@ class FieldNames(msgspec.Struct, frozen=True):
         return self.fields.get(head["field"], head["field"]) + param[head.end("field") :]
 
 
-class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
+class WantedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants of its answer: what is read from its dialect, and what its tier is asked for."""
+
+    tooling: Tooling | None = None
+    """Tools that the answer may or must call."""
+    response_format: dict[str, Any] | None = None
+    """The form that the answer must have, as OpenAI's chats write it, for servers that read it themselves."""
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning_budget: int | None = None
+    """Most tokens of thoughts, 0 for none; None is a chain-of-thought tier's default, or a share of it by
+    `reasoning_effort`."""
+    template_variables: dict[str, Any] = {}
+    """Further variables of the model's chat template, plain JSON; a remote server gets them if its kind takes any."""
+    max_tokens: int | None = None
+    """None means the default length of a tier in process, and no limit for a server elsewhere, unless its API needs
+    one; always at most what the context allows.
+    """
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Whether the stop string that ends an answer is part of it."""
+    n: int = 1
+    echo: bool = False
+    """Whether every choice starts with its raw prompt, with the prompt's log-probabilities if any are asked for; then
+    `max_tokens` may be 0.
+    """
+    passed: dict[str, Any] = {}
+    """The caller's fields that mean something to a provider alone, by OpenAI's names."""
+    extra: dict[str, Any] = {}
+    """The caller's fields beyond OpenAI's API that some servers know."""
+    opaque: OpaqueFields | None = None
+    """What the request says in the caller's dialect alone."""
+    wants_opaque: bool = False
+    """Whether the answer is also wanted as the server's dialect has it, because its reasoning may have to be given
+    back.
+    """
+
+
+class ReadRequest(WantedAnswer, frozen=True, kw_only=True):
     """What a caller asks for, read from its dialect: the same struct for all of them.
 
     Exactly one of `turns` and `prompts` is set.
@@ -540,29 +577,15 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Turn] | None = None
     prompts: list[str | list[int]] | None = None
     """Texts, or token ids of the model, to be continued without a chat template."""
-    tooling: Tooling | None = None
     grammar: Grammar | None = None
     """What the answer must follow; its `param` is a path in the caller's words."""
-    response_format: dict[str, Any] | None = None
-    """The same as OpenAI's chats have it, for servers that read it themselves."""
-    reasoning_effort: ReasoningEffort | None = None
-    reasoning_budget: int | None = None
-    """Tokens of thoughts; 0 for none."""
-    template_variables: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
-    """The caller's values of the fields of `inference_core.protocol.SamplingParams`, but for the two that follow."""
+    """The caller's values of fields of `inference_core.protocol.SamplingParams`, but for `logprobs` and the limit."""
     logprobs: int | None = None
     """Alternatives of each token that come with its log-probability; None for no log-probabilities."""
-    max_tokens: int | None = None
     is_usual_limit: bool = False
     """Whether `max_tokens` is the API's own default, which a server elsewhere is not sent."""
-    stop: tuple[str, ...] = ()
-    include_stop: bool = False
-    """Whether the stop string that ends an answer is part of it."""
-    n: int = 1
     best_of: int | None = None
-    echo: bool = False
-    """Whether each choice begins with its prompt."""
     stream: bool = False
     priority: int | None = None
     """The scheduling class; None where the caller says none."""
@@ -570,14 +593,6 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """As the caller asked for it; the answer repeats it."""
     explicit: tuple[str, ...] = ()
     """Names of further fields that the caller set, whose usual value says something to a server elsewhere."""
-    passed: dict[str, Any] = {}
-    """Fields that mean something to a provider alone, by OpenAI's names."""
-    extra: dict[str, Any] = {}
-    """Fields that only some servers know."""
-    opaque: OpaqueFields | None = None
-    """What else the request says in its own dialect."""
-    wants_opaque: bool = False
-    """Whether the answer is also wanted as the dialect of its server has it."""
     store: bool = True
     """False where the caller refuses that its request is kept."""
     metadata: dict[str, str] | None = None

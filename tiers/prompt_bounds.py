@@ -9,7 +9,7 @@ import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.conversation import Media, OpaqueFields, Tooling, Turn
-from tiers.tier import GenerationRequest
+from tiers.tier import ModelRequest
 
 TOLERANCE = 64
 """An honest count is at least our estimate divided by this.
@@ -103,7 +103,7 @@ class Conversation(msgspec.Struct, frozen=True):
         return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
 
 
-def prompt_bounds(request: GenerationRequest, max_context: int, reads: int = 1) -> PromptBounds:
+def prompt_bounds(request: ModelRequest, max_context: int, reads: int = 1) -> PromptBounds:
     """Return the bounds of the prompt of `request` at a server elsewhere, which reads it at most `reads` times. Tokens
     of images, audio and files do not follow from their bytes: a prompt with any has at most `max_context`, which the
     tier can read. Their tokens, those of tools and of earlier thoughts, which a server may leave out, raise no lower

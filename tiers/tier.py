@@ -13,13 +13,11 @@ from inference_core.protocol.commands import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.conversation import (
     Dialect,
-    OpaqueFields,
     OpaquePiece,
-    ReasoningEffort,
     ToolCallDelta,
-    Tooling,
     Turn,
     UrlCitation,
+    WantedAnswer,
 )
 from tiers.engines import EngineStatus
 from tiers.errors import CallerCredential, ReplicaStatus, ReplicaTry, TierRequestError
@@ -134,83 +132,26 @@ class Sent:
         self.read_again: list[int] = []
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tier needs to answer; exactly one of `messages` and `prompt` is set."""
+class ModelRequest(WantedAnswer, frozen=True, kw_only=True):
+    """What a model is asked, as its template or its server's dialect writes it; exactly one of `messages` and `prompt`
+    is set.
+    """
 
-    request_id: str
-    sampling: SamplingParams
-    """Its `max_tokens` is ignored. Its grammar constrains the answer, not the thoughts before it."""
     messages: list[Turn] | None = None
     prompt: str | list[int] | None = None
     """Text, or token ids of the tier's model. It is continued raw, without a chat template."""
-    max_tokens: int | None = None
-    """None means the default length of a tier in process, and no limit for a server elsewhere, unless its API needs
-    one; always at most what the context allows.
-    """
-    stop: tuple[str, ...] = ()
-    n: int = 1
-    priority: int = 1
-    """As in a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and counts as 2 elsewhere.
-    """
-    arrival: float = 0.0
-    deadline: float | None = None
-    strict_deadline: bool = False
-    """Whether an answer that starts after `deadline` is useless, so that it may be refused early."""
-    salt: str = ""
-    adapter: str = ""
-    """A LoRA adapter over the tier's model; "" for the model alone (docs/reference/adapters.md)."""
-    reasoning_budget: int | None = None
-    """Most thinking tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`."""
-    reasoning_effort: ReasoningEffort | None = None
-    template_variables: dict[str, Any] = {}
-    """Further variables of the model's chat template, plain JSON; a remote server gets them if its kind takes any."""
-    include_stop: bool = False
-    """Whether the stop string that ends an answer is part of it."""
-    echo: bool = False
-    """Whether every choice starts with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any;
-    then `max_tokens` may be 0.
-    """
-    tooling: Tooling | None = None
-    """Tools that the answer may or must call."""
-    response_format: dict[str, Any] | None = None
-    """The caller's own form of the grammar, for servers that accept it."""
-    evidence: EvidenceRequest | None = None
-    """What a model in process reports about its computation."""
-    whole: bool = False
-    """Whether the caller needs no stream, so that a remote server may answer in one piece."""
-    trace: TraceHeaders | None = None
-    given: tuple[str, ...] = ()
-    """Fields that caller or catalogue set, so that a server elsewhere gets them even with their neutral value."""
-    passed: dict[str, Any] = {}
-    """The caller's fields that mean something to a provider alone, by OpenAI's names."""
-    extra: dict[str, Any] = {}
-    """The caller's fields beyond OpenAI's API that some servers know."""
-    opaque: OpaqueFields | None = None
-    """What the request says in the caller's dialect alone."""
-    wants_opaque: bool = False
-    """Whether the answer is also wanted as the server's dialect has it, because its reasoning may have to be given
-    back.
-    """
     continues: bool = False
     """Whether the last message, the assistant's, begins the answer, which goes on from there (`Tier.continues_chats`).
     """
-    resumes: Callable[[int], Awaitable[bool]] | None = None
-    """An answer of our own engine may outlive its core. Another core, or the same once it is back, goes on if this
-    returns True for the tokens that it reads again.
-    """
+    sampling: SamplingParams
+    """Its `max_tokens` is ignored. Its grammar constrains the answer, not the thoughts before it."""
+    given: tuple[str, ...] = ()
+    """Fields that caller or catalogue set, so that a server elsewhere gets them even with their neutral value."""
+    whole: bool = False
+    """Whether the caller needs no stream, so that a remote server may answer in one piece."""
     cache_reuse: float = 0.0
     """The expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks
     nothing.
-    """
-    credential: CallerCredential | None = None
-    """The caller's own credential, for a tier that asks for it; what is learned from the answer holds for it alone."""
-    sent: Sent = msgspec.field(default_factory=Sent)
-    """Filled as a server elsewhere gets the request; copies of the request share it."""
-    meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
-    """Counts the request's usage while it is answered; copies of the request share it."""
-    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
-    """The tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is
-    encoded once.
     """
 
     @property
@@ -233,11 +174,44 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.opaque is None or self.opaque.dialect == dialect else self.opaque.lost_elsewhere
 
 
+class GenerationRequest(ModelRequest, frozen=True, kw_only=True):
+    """What a tier needs to answer: what its model is asked, for whom, and how soon."""
+
+    request_id: str
+    priority: int = 1
+    """As in a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and counts as 2 elsewhere.
+    """
+    arrival: float = 0.0
+    deadline: float | None = None
+    strict_deadline: bool = False
+    """Whether an answer that starts after `deadline` is useless, so that it may be refused early."""
+    salt: str = ""
+    adapter: str = ""
+    """A LoRA adapter over the tier's model; "" for the model alone (docs/reference/adapters.md)."""
+    evidence: EvidenceRequest | None = None
+    """What a model in process reports about its computation."""
+    resumes: Callable[[int], Awaitable[bool]] | None = None
+    """An answer of our own engine may outlive its core. Another core, or the same once it is back, goes on if this
+    returns True for the tokens that it reads again.
+    """
+    trace: TraceHeaders | None = None
+    credential: CallerCredential | None = None
+    """The caller's own credential, for a tier that asks for it; what is learned from the answer holds for it alone."""
+    sent: Sent = msgspec.field(default_factory=Sent)
+    """Filled as a server elsewhere gets the request; copies of the request share it."""
+    meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
+    """Counts the request's usage while it is answered; copies of the request share it."""
+    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
+    """The tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is
+    encoded once.
+    """
+
+
 MANY_TURNS = 200
 """Of a chat, however short they are: a template may compare each of them with all others."""
 
 
-def is_long(request: GenerationRequest) -> bool:
+def is_long(request: ModelRequest) -> bool:
     """Whether the prompt should be encoded on a thread; the text of tools is not counted here."""
     if request.tooling is not None:
         return True

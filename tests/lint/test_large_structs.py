@@ -40,7 +40,10 @@ LARGE = {
     "tiers/dialects/messages.py::MessagesRequest": 23,
     "tiers/dialects/responses_schemas.py::ResponsesRequest": 31,
     "tiers/dialects/rules.py::Rules": 57,
+    # What a tier is asked: its base is what a template or a server's dialect writes, and the base of that the answer
+    # that is wanted, as a caller's dialect reads it. Parts inside would put a name before each field of each dialect.
     "tiers/tier.py::GenerationRequest": 35,
+    "tiers/tier.py::ModelRequest": 21,
 }
 """Fields of each struct with more than `MOST_FIELDS` of them. A struct that stays large has the reason beside it."""
 READ_WHOLE = [

@@ -15,7 +15,7 @@ from tiers.conversation import OpaquePiece, Tool, Tooling, Turn
 from tiers.dialects.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.dialects.chat import TEMPLATED
 from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINT, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest, ModelRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")
 # What OpenAI refuses at the top as well.
@@ -368,7 +368,7 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
 
 
-def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
+def _renamed_tools(request: ModelRequest, rules: Rules) -> dict[str, str]:
     """The names to send, by the caller's, of tools whose names the server does not take."""
     if (form := rules.tool_names) is None:
         return {}
@@ -428,7 +428,7 @@ def _says_the_same(schema: dict[str, Any], given: dict[str, Any]) -> bool:
     return usual | given == usual | schema
 
 
-def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict[str, Any]) -> tuple[str, ...]:
+def _leave_out(request: ModelRequest, refused: frozenset[str], fields: dict[str, Any]) -> tuple[str, ...]:
     """Set the parameters that are not sent to their neutral values in `fields`; return the names of those that were
     set. A neutral value counts only if the caller gave it."""
     sampling, given = request.sampling, request.given

@@ -34,7 +34,7 @@ from tiers.dialects.rules import BUDGET, dropped_fields
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import Delta, ModelRequest, Usage
 
 NAME = "Bedrock"
 MOST_POINTS = 4
@@ -59,7 +59,7 @@ class ConverseServer(ServerDialect):
     def is_about_model(self, error: ErrorObject) -> bool:
         return "model identifier" in error.words or "on-demand throughput" in error.words
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         check_provider(request, NAME)
         if answer_schema(request, NAME) is not None:
             raise TierRequestError(
@@ -69,7 +69,7 @@ class ConverseServer(ServerDialect):
         for block in media_parts(request):
             _inline(block)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
         system, tools = system_text(messages), _tools(request, messages)
@@ -97,7 +97,7 @@ class ConverseServer(ServerDialect):
         body, unknown = self.with_own_fields(fields_of(asked), request)
         return ServerCall(path, _encode(body), streamed, dropped + unknown, added)
 
-    def _mark(self, asked: "_ConverseRequest", request: GenerationRequest, messages: list[Turn]) -> tuple[str, ...]:
+    def _mark(self, asked: "_ConverseRequest", request: ModelRequest, messages: list[Turn]) -> tuple[str, ...]:
         """Say what is to be cached: what the caller has marked, else all so far where that pays. Returns the names of
         fields that no caller set."""
         if not self.rules.cache_points:
@@ -174,7 +174,7 @@ class ConverseServer(ServerDialect):
                 blocks.unknown = blocks.unknown or "a block of an unknown kind"
         return deltas if said.stop_reason is None else [*deltas, Delta(finish_reason=blocks.finish(said.stop_reason))]
 
-    def _thinking(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
+    def _thinking(self, request: ModelRequest, max_tokens: int | None) -> dict[str, Any]:
         """Return Anthropic's fields for its models; the others' have no common form."""
         _, is_claude, model = self._remote.model.partition("anthropic.")
         return thinking_fields(model, request, max_tokens) if is_claude else {}
@@ -465,7 +465,7 @@ def _passed(passed: dict[str, Any]) -> tuple[dict[str, str] | None, _ServiceTier
     return metadata, service_tier, {name for name, value in taken.items() if value is not None}
 
 
-def _tools(request: GenerationRequest, messages: list[Turn]) -> _ToolConfig | None:
+def _tools(request: ModelRequest, messages: list[Turn]) -> _ToolConfig | None:
     """Return the tools; those that were called before are always needed. Converse has no choice `none`."""
     tooling = request.tooling
     called = {call.name for message in messages for call in message.calls}

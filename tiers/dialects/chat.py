@@ -38,7 +38,7 @@ from tiers.dialects.rules import (
 from tiers.dialects.server_error import ErrorObject
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, ModelRequest
 
 # Kinds of servers that render the model's own chat template, and take its variables.
 TEMPLATED = ("vllm", "sglang", "llama-server")
@@ -76,7 +76,7 @@ class ChatServer(ServerDialect):
         """See `ServerDialect.is_about_model`: some servers use 400 where OpenAI uses 404."""
         return error.code == "model_not_found"
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         streamed = self.is_streamed(request)
         body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
         known = self.known_fields(is_chat=request.messages is not None)
@@ -124,7 +124,7 @@ class ChatServer(ServerDialect):
         """Return which of the fields that an answer can do without the server gets."""
         return self._chat_fields if is_chat else self._text_fields
 
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+    def extended(self, body: dict[str, Any], request: ModelRequest) -> dict[str, Any]:
         """Return the body with this server's own fields."""
         return body
 
@@ -151,7 +151,7 @@ class SglangServer(ChatServer):
 
     bounds_thoughts = True
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         grammar = request.sampling.grammar
         if request.response_format is None and grammar is not None and grammar.kind == "lark":
             raise TierRequestError(
@@ -159,7 +159,7 @@ class SglangServer(ChatServer):
                 "structured_outputs",
             )
 
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+    def extended(self, body: dict[str, Any], request: ModelRequest) -> dict[str, Any]:
         """Use SGLang's own fields for grammars."""
         outputs = body.pop("structured_outputs", None)
         if outputs is None:
@@ -183,7 +183,7 @@ class TensorRtLlmServer(ChatServer):
     service_fields = frozenset({"user"})
     program = "trtllm-serve"
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         require_form(request, self.program)
 
 
@@ -201,7 +201,7 @@ class ProviderServer(ChatServer):
         super().__init__(remote)
         self.form: Dialect | None = None if remote.responses == "never" else "responses"
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`: by the Responses API where the catalogue allows it, and the request needs it."""
         rules = self.rules
         thinks = request.tooling is not None and request.reasoning_effort != "none"
@@ -228,11 +228,11 @@ class ProviderServer(ChatServer):
     def is_about_model(self, error: ErrorObject) -> bool:
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         require_form(request, "this tier's provider")
 
 
-def require_form(request: GenerationRequest, server: str) -> None:
+def require_form(request: ModelRequest, server: str) -> None:
     """Raise TierRequestError for a grammar of vLLM's own."""
     if request.response_format is None and request.sampling.grammar is not None:
         raise TierRequestError(
@@ -242,7 +242,7 @@ def require_form(request: GenerationRequest, server: str) -> None:
 
 
 def request_body(
-    remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool = True
+    remote: RemoteSpec, request: ModelRequest, max_tokens: int | None, *, streamed: bool = True
 ) -> dict[str, Any]:
     """Return the JSON body of a call: what caller or catalogue set, the model, and what reading the answer needs."""
     sampling, given = request.sampling, request.given
@@ -334,7 +334,7 @@ def with_text_results(messages: list[dict[str, Any]], *, answered: bool) -> list
     return found
 
 
-def _constraints(request: GenerationRequest) -> dict[str, Any]:
+def _constraints(request: ModelRequest) -> dict[str, Any]:
     """Return the fields for tools and grammars; vLLM's fields where OpenAI's API has none."""
     body: dict[str, Any] = {}
     grammar, tooling = request.sampling.grammar, request.tooling

@@ -20,7 +20,7 @@ from tiers.dialects.server_error import ErrorObject, ServerSaidError, is_failure
 from tiers.dialects.server_models import published_output
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierError, TierRequestError
-from tiers.tier import Delta, FinishReason, GenerationRequest
+from tiers.tier import Delta, FinishReason, ModelRequest
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -80,7 +80,7 @@ class ServerDialect(ABC):
         """Return the most tokens of an answer that the model described by `body` can give; None if it does not tell."""
         return None
 
-    def is_streamed(self, request: GenerationRequest) -> bool:
+    def is_streamed(self, request: ModelRequest) -> bool:
         """Return whether the answer is asked for as a stream."""
         return not request.whole or self._remote.stream_whole
 
@@ -92,7 +92,7 @@ class ServerDialect(ABC):
         concern and never the caller's."""
         return False
 
-    def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything
+    def check(self, request: ModelRequest) -> None:  # noqa: B027 - some kinds support everything
         """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
         Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
 
@@ -102,9 +102,7 @@ class ServerDialect(ABC):
         catalogue."""
         return FORWARDED.get(self.rules.server, _NOTHING).union(self._remote.forward)
 
-    def with_own_fields(
-        self, body: dict[str, Any], request: GenerationRequest
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def with_own_fields(self, body: dict[str, Any], request: ModelRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the body with the caller's fields that this server knows beyond its API, and with those of its entry
         in the catalogue; and the names of the caller's that it does not get."""
         if not (request.extra or self._remote.body):
@@ -118,7 +116,7 @@ class ServerDialect(ABC):
         return with_fields(with_fields(body, extra), self._remote.body), dropped
 
     @abstractmethod
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         """Return what to send, with this limit of the answer if it is not None, which it never is for a server that
         needs one. Nothing is added to what the caller and the catalogue set. The request has been
         checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
@@ -220,7 +218,7 @@ THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576,
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,")
 
 
-def check_provider(request: GenerationRequest, provider: str) -> None:
+def check_provider(request: ModelRequest, provider: str) -> None:
     """Raise TierRequestError for what no provider with an API of its own can serve.
 
     Penalties, `seed` and other hints that a provider does not know are not sent; what shows in the answer is refused.
@@ -238,13 +236,13 @@ def check_provider(request: GenerationRequest, provider: str) -> None:
             raise TierRequestError(f"{name}: not among what {provider} takes; leave it out, or name another tier", name)
 
 
-def media_parts(request: GenerationRequest) -> Iterator[Media]:
+def media_parts(request: ModelRequest) -> Iterator[Media]:
     """Return the parts of all messages that are no text."""
     for message in request.messages or ():
         yield from message.media
 
 
-def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] | None:
+def answer_schema(request: ModelRequest, provider: str) -> dict[str, Any] | None:
     """Return the JSON schema that the answer must follow; None without one. `{}` stands for any JSON object.
 
     Raises TierRequestError for other grammars."""

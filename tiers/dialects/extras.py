@@ -19,7 +19,7 @@ import msgspec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.dialects.chat_opaque import PART_TYPES
 from tiers.dialects.rules import FORWARDED, server_of
-from tiers.tier import GenerationRequest, Usage
+from tiers.tier import GenerationRequest, ModelRequest, Usage
 
 ROUNDS = 10
 """How often a provider reads the prompt again where its tools may be used any number of times: Anthropic pauses a turn
@@ -220,7 +220,7 @@ class UnboundedCostError(ValueError):
         self.param = param
 
 
-def asked_extras(spec: TierSpec, request: GenerationRequest) -> list[Asked]:
+def asked_extras(spec: TierSpec, request: ModelRequest) -> list[Asked]:
     """Return the extras that `request` uses at the tier of `spec`; those of a tier in process are none."""
     if spec.remote is None:
         return []
@@ -265,7 +265,7 @@ def most_extra_costs(
     return ExtraCosts(usd, factor, reads)
 
 
-def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
+def extra_reads(spec: TierSpec, request: ModelRequest) -> int:
     """Return how often the server may read the prompt again, for tools that it runs."""
     if not (request.server_tools or "context_management" in _opaque_fields(request)):
         return 0
@@ -273,7 +273,7 @@ def extra_reads(spec: TierSpec, request: GenerationRequest) -> int:
     return sum(ROUNDS if one.most is None or not one.extra.reads else one.most for one in asked)
 
 
-def billed_extras(spec: TierSpec, request: GenerationRequest, usage: Usage, calls: int) -> ExtraCosts:
+def billed_extras(spec: TierSpec, request: ModelRequest, usage: Usage, calls: int) -> ExtraCosts:
     """Return what the extras of an answer cost: those that `usage` reports, and those that were asked for and that the
     server need not report. A provider runs no tool that a request did not name, so a count of one costs nothing."""
     told = usage.extras
@@ -337,11 +337,11 @@ def _rows_of(server: str, model: str) -> tuple[Extra, ...]:
 _FIELDS = dict.fromkeys(row.field for row in EXTRAS if row.asked and row.field != "parts")
 
 
-def _opaque_fields(request: GenerationRequest) -> dict[str, bytes]:
+def _opaque_fields(request: ModelRequest) -> dict[str, bytes]:
     return {} if request.opaque is None else request.opaque.fields
 
 
-def _fields(request: GenerationRequest) -> Iterator[tuple[str, Sequence[Any]]]:
+def _fields(request: ModelRequest) -> Iterator[tuple[str, Sequence[Any]]]:
     """The fields of a request that the table knows, and their values."""
     for name, given in (*request.passed.items(), *request.extra.items()):
         if name in _FIELDS and given not in (None, False):
@@ -367,7 +367,7 @@ def _matches(row: Extra, element: Any) -> bool:
     return not row.where or re.search(row.where, msgspec.json.encode(element).decode()) is not None
 
 
-def _most(row: Extra, element: Any, request: GenerationRequest) -> int | None:
+def _most(row: Extra, element: Any, request: ModelRequest) -> int | None:
     if not row.bound:
         return 1 if row.most is None else row.most
     name = row.bound.rpartition(".")[2]

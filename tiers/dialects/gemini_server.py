@@ -54,7 +54,7 @@ from tiers.dialects.lenient_json import LenientDecoder, arguments_text, plain_js
 from tiers.dialects.rules import BUDGET, MODALITIES, dropped_fields
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import Delta, ModelRequest, Usage
 
 NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
@@ -94,13 +94,13 @@ class GeminiServer(ServerDialect):
         """See `ServerDialect.is_about_model`: a wrong key is refused with 400."""
         return "API key" in error.words or "API Key" in error.words
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         check_provider(request, NAME)
         answer_schema(request, NAME)
         for block in media_parts(request):
             media_of(block, NAME)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         messages = request.messages or []
         streamed = self.is_streamed(request)
         system, tooling = system_text(messages), request.tooling
@@ -126,7 +126,7 @@ class GeminiServer(ServerDialect):
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         return _deltas(_decode(_in_camel_case(body), tally), body, tally)
 
-    def _generation(self, request: GenerationRequest, max_tokens: int | None) -> GenerationConfig:
+    def _generation(self, request: ModelRequest, max_tokens: int | None) -> GenerationConfig:
         sampling: dict[str, Any] = {}
         for name, neutral in _SAMPLING:
             value = getattr(request.sampling, name)
@@ -218,7 +218,7 @@ def content_parts(message: Turn) -> list[Part]:
     return parts
 
 
-def _thinking(model: str, request: GenerationRequest) -> ThinkingConfig | None:
+def _thinking(model: str, request: ModelRequest) -> ThinkingConfig | None:
     if (said := request.fields_in(DIALECT).get("thinkingConfig")) is not None:
         return msgspec.json.decode(said, type=ThinkingConfig)
     effort, budget = request.reasoning_effort, request.reasoning_budget
@@ -253,7 +253,7 @@ def _calling(tooling: Tooling) -> ToolConfig:
 _MODES: dict[str, CallingMode] = {"none": "NONE", "auto": "AUTO"}
 
 
-def _own_fields(request: GenerationRequest) -> dict[str, Any]:
+def _own_fields(request: ModelRequest) -> dict[str, Any]:
     """Return what a caller of this API said that no other has."""
     given, tooling = request.fields_in(DIALECT), request.tooling
     fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}

@@ -61,7 +61,7 @@ from tiers.dialects.rules import BUDGET, dropped_fields
 from tiers.dialects.server_error import ErrorObject
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import TierRequestError
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, ModelRequest
 
 _encode = msgspec.json.Encoder().encode
 # Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
@@ -123,7 +123,7 @@ class MessagesServer(ServerDialect):
         """See `ServerDialect.is_about_model`: an account without credit is refused with 400."""
         return "credit balance" in error.words
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         check_provider(request, NAME)
         if answer_schema(request, NAME) == {} and request.response_format is None:
             raise TierRequestError(
@@ -134,7 +134,7 @@ class MessagesServer(ServerDialect):
         for block in media_parts(request):
             source_of(block)
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the API needs a limit"
         messages = request.messages or []
         streamed = self.is_streamed(request)
@@ -167,7 +167,7 @@ class MessagesServer(ServerDialect):
         """Return the path of a call, and the fields of its body that name model and version."""
         return "messages", {"model": self._remote.model}
 
-    def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+    def _thinking(self, request: ModelRequest, max_tokens: int) -> dict[str, Any]:
         """Return `thinking` and `output_config`: of a caller of this API as they are, if the model takes them."""
         schema, fields = answer_schema(request, NAME), same_thinking(self._remote.model, request, max_tokens)
         if fields is None:
@@ -202,14 +202,14 @@ class VertexMessagesServer(MessagesServer):
         super().__init__(remote)
         self._model = f"publishers/anthropic/models/{quote(remote.model, safe='@')}"
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         """See `ServerDialect.check`: images and files are sent as data, because Vertex AI fetches none."""
         super().check(request)
         for block in media_parts(request):
             if media_of(block, _ON_VERTEX).url:
                 raise TierRequestError(f"messages: {_ON_VERTEX} fetches no image or file; send its data", "messages")
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         """See `ServerDialect.call`. It has one class of service, and not all betas of Anthropic's own API."""
         betas, passed = betas_of(request), request.passed
         lost: tuple[str, ...] = ()
@@ -229,7 +229,7 @@ class VertexMessagesServer(MessagesServer):
         return f"{self._model}:{method}", {"anthropic_version": _VERTEX_VERSION}
 
 
-def betas_of(request: GenerationRequest) -> str:
+def betas_of(request: ModelRequest) -> str:
     """Return the caller's header `anthropic-beta`, "" for none."""
     said = request.fields_in(DIALECT).get(BETAS)
     return "" if said is None else msgspec.json.decode(said, type=str)
@@ -328,14 +328,14 @@ def source_of(block: Media) -> MediaBody:
     return media
 
 
-def same_fields(request: GenerationRequest) -> dict[str, Any]:
+def same_fields(request: ModelRequest) -> dict[str, Any]:
     """Return the fields of a caller of the same API that go on as they are, but for what its tools were changed to."""
     given = request.fields_in(DIALECT)
     tools = edited_tools(given, request.tooling, "input_schema")
     return tools | {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
 
 
-def is_marked(request: GenerationRequest) -> bool:
+def is_marked(request: ModelRequest) -> bool:
     """Whether the caller has marked what is to be cached."""
     given = request.fields_in(DIALECT)
     if MARK in given or any(_MARK in said for said in given.values()):
@@ -367,7 +367,7 @@ def _marked(entry: Block | ToolEntry | msgspec.Raw) -> Any:
     return msgspec.structs.replace(entry, cache_control=_CACHED)
 
 
-def same_thinking(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any] | None:
+def same_thinking(model: str, request: ModelRequest, max_tokens: int) -> dict[str, Any] | None:
     """Return `thinking` and `output_config` of a caller of the same API, with the effort that its server takes; None
     where the model does not take them so: one kind of models takes budgets, the other `adaptive`."""
     given = request.fields_in(DIALECT)
@@ -393,7 +393,7 @@ def same_thinking(model: str, request: GenerationRequest, max_tokens: int) -> di
     return fields
 
 
-def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
+def thinking_fields(model: str, request: ModelRequest, max_tokens: int | None) -> dict[str, Any]:
     """Return the fields for the requested thinking; {} leaves it to the model. `max_tokens` None: as many as it can.
 
     A forced call excludes thinking. With a budget, so does a loop of calls whose thoughts cannot be given back.
@@ -414,7 +414,7 @@ def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | No
     return {"thinking": Thinking(type="enabled", budget_tokens=max(MIN_THINKING_TOKENS, min(wanted, room)))}
 
 
-def is_cut_off(request: GenerationRequest) -> bool:
+def is_cut_off(request: ModelRequest) -> bool:
     """Whether the last answer called tools, and what it thought before is not there in the form of its server."""
     answers = [message for message in request.messages or () if message.role == "assistant"]
     if not answers or not answers[-1].calls:
@@ -424,7 +424,7 @@ def is_cut_off(request: GenerationRequest) -> bool:
     return not said or said[0].type not in _THOUGHTS
 
 
-def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:
+def sampling_fields(request: ModelRequest, thinking: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters set. Models refuse all while they think, and `temperature` with `top_p`."""
     asked = thinking.get("thinking")
     if isinstance(asked, msgspec.Raw):
@@ -440,14 +440,14 @@ def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dic
     return fields
 
 
-def dropped_sampling(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+def dropped_sampling(request: ModelRequest, sent: dict[str, Any]) -> tuple[str, ...]:
     """Return the sampling parameters of Anthropic's that are set and not `sent` as they are."""
     asked = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
     values = {name: getattr(request.sampling, name) for name in asked}
     return tuple([name for name, neutral in asked.items() if values[name] not in (neutral, sent.get(name))])
 
 
-def dropped_thinking(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+def dropped_thinking(request: ModelRequest, sent: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields that ask for thoughts, if none of them are `sent`."""
     if sent:
         return ()
@@ -469,7 +469,7 @@ def passed_fields(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
     return fields, frozenset(known)
 
 
-def tool_fields(request: GenerationRequest) -> dict[str, Any]:
+def tool_fields(request: ModelRequest) -> dict[str, Any]:
     """Return the tools of a chat and the choice among them."""
     tooling = request.tooling
     if tooling is None:

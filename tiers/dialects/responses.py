@@ -46,7 +46,7 @@ from tiers.dialects.rules import NEUTRAL, sampling_of
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import MOST_NAME, Tally
 from tiers.errors import TierError
-from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
+from tiers.tier import Delta, FinishReason, ModelRequest, Usage
 
 _PASSED = ("metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier",
            "service_tier", "user")  # fmt: skip
@@ -68,7 +68,7 @@ _OF_CHATS = (
 )
 
 
-def is_expressible(request: GenerationRequest) -> bool:
+def is_expressible(request: ModelRequest) -> bool:
     """Whether the API has all that a chat asks for."""
     sampling = request.sampling
     others = sampling_of(msgspec.structs.replace(sampling, temperature=1.0, top_p=1.0)) == NEUTRAL
@@ -77,7 +77,7 @@ def is_expressible(request: GenerationRequest) -> bool:
     return request.messages is not None and others and not bound and not audio
 
 
-def is_needed(request: GenerationRequest) -> bool:
+def is_needed(request: ModelRequest) -> bool:
     """Whether the request loses something as a chat: its reasoning next to tools, or what only this API has."""
     if request.is_in(FORM):
         given = request.fields_in(FORM)
@@ -102,7 +102,7 @@ def _is_file_address(block: Media) -> bool:
 _EFFORTS: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high")
 
 
-def effort_of(request: GenerationRequest) -> ReasoningEffort | None:
+def effort_of(request: ModelRequest) -> ReasoningEffort | None:
     """The effort that was asked for, or else the least one that thinks as many tokens as it may."""
     if request.reasoning_effort is not None or request.reasoning_budget is None:
         return request.reasoning_effort
@@ -119,7 +119,7 @@ def _has_custom_tools(fields: dict[str, bytes]) -> bool:
 
 
 def request_body(
-    remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool
+    remote: RemoteSpec, request: ModelRequest, max_tokens: int | None, *, streamed: bool
 ) -> dict[str, Any]:
     """Return the body of a request."""
     sampling = {name: getattr(request.sampling, name) for name in _SAMPLING}
@@ -137,7 +137,7 @@ def request_body(
     return fields_of(asked) | (_same_fields(request) if request.is_in(FORM) else {})
 
 
-def _same_fields(request: GenerationRequest) -> dict[str, Any]:
+def _same_fields(request: ModelRequest) -> dict[str, Any]:
     """Return what a caller of this API asks for as it is, but for what its server takes in another form."""
     given = request.fields_in(FORM)
     fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
@@ -151,12 +151,12 @@ def _same_fields(request: GenerationRequest) -> dict[str, Any]:
     return fields
 
 
-def _include(request: GenerationRequest) -> list[str]:
+def _include(request: ModelRequest) -> list[str]:
     given = request.fields_in(FORM).get("include", b"[]")
     return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(given, type=list[str])]))
 
 
-def _asked(request: GenerationRequest) -> dict[str, Any]:
+def _asked(request: ModelRequest) -> dict[str, Any]:
     """What a chat asks for of reasoning, tools and the form of the answer."""
     fields: dict[str, Any] = {}
     if (effort := effort_of(request)) is not None:

@@ -20,7 +20,7 @@ import msgspec
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
 from tiers.dialects.quirks import Row, read_rows
-from tiers.tier import GenerationRequest
+from tiers.tier import ModelRequest
 
 Names = tuple[str, int]
 """A class of characters of a regular expression, and the most of them."""
@@ -264,7 +264,7 @@ sampling_of = attrgetter(*ALL_SAMPLING)
 NEUTRAL = sampling_of(SamplingParams())
 
 
-def optional_fields(request: GenerationRequest) -> list[str]:
+def optional_fields(request: ModelRequest) -> list[str]:
     """Return the names of those that are set and matter."""
     names: list[str] = []
     if (values := sampling_of(request.sampling)) != NEUTRAL:
@@ -289,7 +289,7 @@ def optional_fields(request: GenerationRequest) -> list[str]:
     return [*names, *request.passed] if request.passed else names
 
 
-def dropped_fields(request: GenerationRequest, known: frozenset[str]) -> tuple[str, ...]:
+def dropped_fields(request: ModelRequest, known: frozenset[str]) -> tuple[str, ...]:
     """Return the names of those that are set and not among `known`."""
     names = optional_fields(request)
     return tuple([name for name in names if name not in known]) if names else ()
@@ -303,7 +303,7 @@ FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
 
 
-def num_tools(request: GenerationRequest) -> int:
+def num_tools(request: ModelRequest) -> int:
     """Return the number of tools, those that the provider runs among them."""
     own = len(request.server_tools)
     return own if request.tooling is None else own + len(request.tooling.tools)

@@ -24,7 +24,7 @@ from tiers.dialects.rules import dropped_fields
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import CatalogError, TierError, TierRequestError
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import Delta, ModelRequest, Usage
 
 _encode = msgspec.json.Encoder().encode
 _DEFAULTS = SamplingParams()
@@ -115,7 +115,7 @@ class _TritonServer(ServerDialect):
     @property
     def _asked(self) -> Iterable[str]:
         """Return the tensors of every `infer` request."""
-        plain = GenerationRequest(request_id="", sampling=SamplingParams(temperature=0.5))
+        plain = ModelRequest(sampling=SamplingParams(temperature=0.5))
         return self.body("", plain, 1, streamed=False)
 
     def prepare(self) -> None:
@@ -125,10 +125,10 @@ class _TritonServer(ServerDialect):
             raise CatalogError(f"remote.tokenizer = {self._remote.tokenizer!r}: {error}") from None
 
     @abstractmethod
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+    def body(self, text: str, request: ModelRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
         """Return the fields of a generate request."""
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> ServerCall:
+    def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         assert max_tokens is not None, "the backends need a limit"
         streamed = self.is_streamed(request)
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
@@ -169,7 +169,7 @@ class _TritonServer(ServerDialect):
             deltas.append(Delta(finish_reason="length" if reason == "length" else "stop"))
         return deltas
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         sampling = request.sampling
         told = {
             "n": request.n != 1,
@@ -200,12 +200,12 @@ class _TritonServer(ServerDialect):
         if any(message.media for message in request.messages or ()):
             raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
 
-    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+    def _sampling(self, request: ModelRequest) -> dict[str, Any]:
         """Return the parameters that are set."""
         values = {name: getattr(request.sampling, name) for name in self.names}
         return {n: value for n, value in values.items() if value != getattr(_DEFAULTS, n) or n in request.given}
 
-    def _text(self, request: GenerationRequest) -> str:
+    def _text(self, request: ModelRequest) -> str:
         if request.messages is None:
             return str(request.prompt)
         assert self._tokenizer is not None, "the request has been checked"
@@ -241,7 +241,7 @@ class TritonTensorRtLlmServer(_TritonServer):
     needed = ("text_input", "max_tokens")
     names = ("seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         super().check(request)
         if request.include_stop:
             raise TierRequestError("include_stop_str_in_output: the TensorRT-LLM backend drops stop strings", "stop")
@@ -252,7 +252,7 @@ class TritonTensorRtLlmServer(_TritonServer):
                 "structured_outputs",
             )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+    def body(self, text: str, request: ModelRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
         sampling = request.sampling
         body: dict[str, Any] = {
             "text_input": text,
@@ -274,7 +274,7 @@ class TritonTensorRtLlmServer(_TritonServer):
                     body[name] = getattr(sampling, name)
         return body | self._sampling(request) | self._guide(request)
 
-    def _guide(self, request: GenerationRequest) -> dict[str, Any]:
+    def _guide(self, request: ModelRequest) -> dict[str, Any]:
         grammar = request.sampling.grammar
         if grammar is None:
             return {}
@@ -292,7 +292,7 @@ class TritonVllmServer(_TritonServer):
         "min_p", "min_tokens", "ignore_eos", "stop_token_ids",
     )  # fmt: skip
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         super().check(request)
         if request.sampling.grammar is not None:
             raise TierRequestError(
@@ -300,7 +300,7 @@ class TritonVllmServer(_TritonServer):
                 "response_format",
             )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+    def body(self, text: str, request: ModelRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
         sampling = self._sampling(request) | {"max_tokens": max_tokens}
         if request.stop:
             sampling["stop"] = list(request.stop)

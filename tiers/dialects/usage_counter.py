@@ -19,7 +19,7 @@ from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_
 from tiers.conversation import Dialect, ToolCallDelta
 from tiers.errors import TierAnswerTooLongError
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
-from tiers.tier import USAGE_COUNTS, Delta, GenerationRequest, Usage
+from tiers.tier import USAGE_COUNTS, Delta, GenerationRequest, ModelRequest, Usage
 
 log = logging.getLogger(__name__)
 
@@ -413,7 +413,7 @@ class Tally:
         return own if tokens < self._bounds.least else min(tokens, self._bounds.most)
 
 
-def estimated_prompt_tokens(request: GenerationRequest) -> int:
+def estimated_prompt_tokens(request: ModelRequest) -> int:
     """Return our estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio and files
     (`tiers.conversation`)."""
     size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
@@ -533,7 +533,7 @@ class HiddenThoughts:
         return max(0, round(tokens * tally.n) - shown)
 
 
-def _usual(request: GenerationRequest, hides: HidesThoughts) -> float:
+def _usual(request: ModelRequest, hides: HidesThoughts) -> float:
     """Return the hidden tokens of a choice before any answer was counted."""
     effort, budget = request.reasoning_effort, request.reasoning_budget
     if hides == "no" or effort == "none" or budget == 0 or (hides == "asked" and effort is None and budget is None):

@@ -18,7 +18,7 @@ from tiers.deltas import CollectedChoice, merge
 from tiers.local.decoder import Decoder, Prompt
 from tiers.local.policy import Plain, Policy, derive_seed
 from tiers.local.self_consistency import AnswerKind, answer_kind, extract_answer
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, ThoughtEnd, UsageMeter
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, ModelRequest, ThoughtEnd, UsageMeter
 
 _ENDS_OF_SENTENCES = (".", "!", "?")
 
@@ -156,7 +156,7 @@ class ChainOfThought(Policy):
             async for delta in deltas:
                 yield delta
 
-    def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
+    def _budgets(self, request: ModelRequest, prompt_tokens: int) -> tuple[int, int]:
         """Return the token limits for everything and for thinking, which is 0 if only the answer has room."""
         prompt_tokens += len(self._answer_opening)
         if self.decoder.max_context - prompt_tokens < 2:

@@ -34,7 +34,7 @@ from tiers.errors import (
 )
 from tiers.local.choice_detokenizer import ChoiceDetokenizer
 from tiers.local.text_threads import TextThreads
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, Sent, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, ModelRequest, Sent, Usage
 
 
 class Prompt(ABC):
@@ -195,13 +195,13 @@ class Decoder:
             prompt = request.prompts_read[key] = self._prompt(request, instruction)
         return prompt
 
-    def _prompt(self, request: GenerationRequest, instruction: str) -> Prompt:
+    def _prompt(self, request: ModelRequest, instruction: str) -> Prompt:
         if request.messages is None:
             text = str(request.prompt)
             return TextPrompt(self.tokenizer, lambda: self.tokenizer.text_pieces(text), marked=True, param="prompt")
         return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
 
-    def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:
+    def _chat(self, request: ModelRequest, instruction: str) -> list[Piece]:
         """Format messages and tools by the model's chat template, up to the start of the assistant's turn."""
         messages = request.messages
         if not messages:
@@ -227,7 +227,7 @@ class Decoder:
         pieces = re.split(f"({'|'.join(map(re.escape, sorted(controls, key=len, reverse=True)))})", text)
         return [i for p in pieces if p for i in ([controls[p]] if p in controls else self.tokenizer.encode(p))]
 
-    def room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+    def room(self, request: ModelRequest, prompt_tokens: int) -> int:
         """Return how many tokens the request may generate, by its own limit, the tier's and the context's.
 
         Raises TierRequestError (`context_length_exceeded`) if the prompt leaves none, or, where it is only repeated,
@@ -477,7 +477,7 @@ def _or_refuse(param: str, make: Callable[[], T]) -> T:
         raise TierRequestError(str(error), error.param or param) from error
 
 
-def _request_error(request: GenerationRequest, message: str, param: str | None) -> TierRequestError:
+def _request_error(request: ModelRequest, message: str, param: str | None) -> TierRequestError:
     """Convert the core's error, with the caller's name for the field of the core's command."""
     if param == "prompt_token_ids":
         param = "messages" if request.messages is not None else "prompt"

@@ -16,7 +16,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
 from tiers.local.choice_detokenizer import prompt_text_logprobs
 from tiers.local.decoder import Decoder, Prompt
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, TextLogprob, Usage, is_long
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, ModelRequest, TextLogprob, Usage, is_long
 
 
 async def echoed(
@@ -53,7 +53,7 @@ async def echoed(
 class _Opening:
     """The start of a request's choices; complete once all requested log-probabilities have arrived."""
 
-    def __init__(self, tokenizer: Tokenizer, request: GenerationRequest, prompt_ids: list[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, request: ModelRequest, prompt_ids: list[int]) -> None:
         self._tokenizer, self._request, self._prompt_ids = tokenizer, request, prompt_ids
         self._text = request.prompt if isinstance(request.prompt, str) else tokenizer.decode(prompt_ids)
         self._scores: list[TokenLogprob] = []

@@ -17,7 +17,7 @@ from tiers.final_answer.quantities import asks_for_number, likely_number
 from tiers.final_answer.short_answers import asks_yes_or_no, choice_letter, names_yes_and_no, options, yes_or_no
 from tiers.local.decoder import Decoder
 from tiers.local.policy import Plain, Policy
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest, ModelRequest
 
 AnswerKind = Literal["number", "choice", "yes-no"]
 
@@ -180,7 +180,7 @@ class _Vote:
         return [winner, Delta(index=index, finish_reason=finish, stop_sequence=ending)]
 
 
-def _question(request: GenerationRequest) -> str:
+def _question(request: ModelRequest) -> str:
     """Return the last user turn; empty for raw prompts, which are continued, not answered."""
     turns = [m.text for m in request.messages or [] if m.role == "user"]
     return turns[-1] if turns else ""

@@ -65,7 +65,7 @@ from tiers.remote.server_failures import (
     UnsettledError,
 )
 from tiers.remote.server_state import ServerQueue, Stream
-from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
+from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, ModelRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
@@ -668,6 +668,6 @@ async def _read_counts(reader: ReplyReader, pieces: AsyncIterator[bytes]) -> boo
     return False
 
 
-def _is_schema(request: GenerationRequest) -> bool:
+def _is_schema(request: ModelRequest) -> bool:
     """Whether a JSON schema binds the answer."""
     return (request.response_format or {}).get("type") == "json_schema"

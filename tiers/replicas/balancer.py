@@ -12,7 +12,7 @@ from hashlib import blake2b
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
 from tiers.replicas.replica import InFlightRequest, Replica
-from tiers.tier import GenerationRequest
+from tiers.tier import GenerationRequest, ModelRequest
 
 
 def prefix_key(request: GenerationRequest, num_bytes: int) -> bytes:
@@ -41,7 +41,7 @@ def rendezvous_score(key: bytes, url: str, weight: float) -> float:
     return -weight / math.log((drawn + 0.5) / 2**64)
 
 
-def _beginning(request: GenerationRequest, num_bytes: int) -> list[bytes]:
+def _beginning(request: ModelRequest, num_bytes: int) -> list[bytes]:
     if isinstance(request.prompt, list):
         return [" ".join(map(str, request.prompt[: num_bytes // BYTES_PER_TOKEN])).encode()]
     if request.prompt is not None:

@@ -20,7 +20,7 @@ from tiers.conversation import Tool, ToolCallDelta, Tooling, Turn, new_call_id
 from tiers.dialects.written.call_grammar import json_rule
 from tiers.dialects.written.tool_calling import ToolCalling
 from tiers.errors import TierRequestError
-from tiers.tier import Delta, GenerationRequest, TextLogprob
+from tiers.tier import Delta, GenerationRequest, ModelRequest, TextLogprob
 
 # A control token as a text that no model can write: lone surrogates are in no decoded text.
 MARKS: Mapping[str, str] = {
@@ -337,11 +337,11 @@ class HarmonyFormat(ToolCalling):
             request, sampling=msgspec.structs.replace(sampling, grammar=grammar, stop_token_ids=stops)
         )
 
-    def visible_controls(self, request: GenerationRequest) -> Mapping[int, str]:
+    def visible_controls(self, request: ModelRequest) -> Mapping[int, str]:
         """See `ToolCalling.visible_controls`: as marks that no text can have."""
         return self._marks if self.reads(request) else {}
 
-    def reads(self, request: GenerationRequest) -> bool:
+    def reads(self, request: ModelRequest) -> bool:
         """See `ToolCalling.reads`: every chat."""
         return request.messages is not None
 

@@ -25,7 +25,7 @@ from tiers.dialects.written.written_calls import (
     WrittenText,
     numbered,
 )
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest, ModelRequest
 
 _TAGS = {row.opening: row.closing for row in WRITTEN.thoughts}
 # With the closing ones: of servers that take away all but these.
@@ -40,7 +40,7 @@ def opens_thoughts(model: str) -> bool:
     return _OPENS_THOUGHTS.search(model) is not None
 
 
-def thinking_of(request: GenerationRequest) -> int:
+def thinking_of(request: ModelRequest) -> int:
     """Return what of a request decides whether its template opens a thought, as a key."""
     own = [request.extra.get(name) for name in ("chat_template_kwargs", "thinking", "reasoning", "enable_thinking")]
     is_bound = request.response_format is not None or request.sampling.grammar is not None

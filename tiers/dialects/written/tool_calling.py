@@ -17,7 +17,7 @@ from tiers.dialects.written.call_dialects import DIALECTS, HERMES, CallDialect, 
 from tiers.dialects.written.call_grammar import call_grammar
 from tiers.dialects.written.call_parser import Said
 from tiers.dialects.written.probe_dialect import UNKNOWN, AnyParser, Probed, parser_of, probed
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, GenerationRequest, ModelRequest
 
 # For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
 INSTRUCTIONS = """\
@@ -80,11 +80,11 @@ class ToolCalling:
         grammar = call_grammar(request.tooling, self.dialect, self._controls, sampling.grammar)
         return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, grammar=grammar))
 
-    def visible_controls(self, request: GenerationRequest) -> Mapping[int, str]:
+    def visible_controls(self, request: ModelRequest) -> Mapping[int, str]:
         """Return the control tokens that `read` needs, and the texts by which it knows them."""
         return self._visible if self.reads(request) else {}
 
-    def reads(self, request: GenerationRequest) -> bool:
+    def reads(self, request: ModelRequest) -> bool:
         """Whether the answer has to be read: where it may call tools."""
         return may_call(request)
 
@@ -102,7 +102,7 @@ class ToolCalling:
                     yield read
 
 
-def may_call(request: GenerationRequest) -> bool:
+def may_call(request: ModelRequest) -> bool:
     return request.tooling is not None and bool(request.tooling.callable_tools)
 
 
