@@ -175,7 +175,7 @@ class ModelRequest(WantedAnswer, frozen=True, kw_only=True):
 
 
 class GenerationRequest(ModelRequest, frozen=True, kw_only=True):
-    """What a tier needs to answer: what its model is asked, for whom, and how soon."""
+    """What a tier needs to answer: what its model is asked, the tenant, and how soon."""
 
     request_id: str
     priority: int = 1

@@ -27,47 +27,19 @@ class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the request's system prompt, "" without one or without consent to learn from it."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier that was tried. Failed and escalated attempts are billed for what they generated, and so is a second
-    sample that an answer was `compared` with.
+class Charged(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt cost, and by which counts."""
 
-    If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
-    answer, and the `reason` for or against escalation.
-    """
-
-    tier: int
-    model: str
-    status: AttemptStatus
     cost_usd: float
     """The price times the tokens, unless the server said what it charges."""
-    max_tokens: int | None = None
-    """The limit of a choice that a server elsewhere was sent; None: it was sent none."""
-    error: str | None = None
-    stage: Literal["prefill", "opening", "whole", "agreement"] | None = None
-    p_ok: float | None = None
-    reason: str | None = None
-    replicas: list[ReplicaTry] = []
-    """The replicas that were asked, if the tier has several."""
-    claimed: Usage | None = None
-    """The tokens that a server elsewhere reported where they cannot be, so that others are billed."""
-    compared_as: ComparedAs | None = None
-    """How one of several tiers that answered at once took part: the one that was sent is "ok", others "agreed" or
-    "differed".
-    """
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     cached_tokens: int = 0
     """Tokens of the prompt that the server read from its cache."""
     cache_write_tokens: int = 0
     """Tokens of the prompt that the server wrote into its cache."""
     cache_write_1h_tokens: int = 0
     """How many of these stay for an hour."""
-    added: list[str] = []
-    """Fields that the server was sent and no caller set."""
-    guarded: str | None = None
-    """The guardrail that replaced or blocked the answer, after which it is no evidence about the tier."""
-    target: str | None = None
-    """The name of the target that stood in for the tier, which says nothing of the tier's own answers."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     price: Price | None = None
     """What its tokens were billed at, with the step of a long prompt."""
     charged_usd: float | None = None
@@ -80,6 +52,41 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a server elsewhere has not counted all its tokens, because the answer was left or broke off, or because
     it tells no counts.
     """
+
+
+class Attempt(Charged, frozen=True, kw_only=True):
+    """One tier that was tried. Failed and escalated attempts are billed for what they generated, and so is a second
+    sample that an answer was `compared` with.
+    """
+
+    tier: int
+    model: str
+    status: AttemptStatus
+    max_tokens: int | None = None
+    """The limit of a choice that a server elsewhere was sent; None: it was sent none."""
+    error: str | None = None
+    stage: Literal["prefill", "opening", "whole", "agreement"] | None = None
+    """How much of the answer there was when its own evidence was judged (`prefill` in old records); None if it was not
+    judged.
+    """
+    p_ok: float | None = None
+    """P(no worse) of this very answer, by that evidence."""
+    reason: str | None = None
+    """The reason for or against escalation."""
+    replicas: list[ReplicaTry] = []
+    """The replicas that were asked, if the tier has several."""
+    claimed: Usage | None = None
+    """The tokens that a server elsewhere reported where they cannot be, so that others are billed."""
+    compared_as: ComparedAs | None = None
+    """How one of several tiers that answered at once took part: the one that was sent is "ok", others "agreed" or
+    "differed".
+    """
+    added: list[str] = []
+    """Fields that the server was sent and no caller set."""
+    guarded: str | None = None
+    """The guardrail that replaced or blocked the answer, after which it is no evidence about the tier."""
+    target: str | None = None
+    """The name of the target that stood in for the tier, which says nothing of the tier's own answers."""
     continued_at: int | None = None
     """After how many characters it went on, which failed attempts before it had given."""
     resumed: bool = False
@@ -119,31 +126,42 @@ TRIED_OUT = "aio-try"
 Such requests are no sample of the traffic, so they are never verified."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Messages, answer and response format are None unless the key's owner consented to storing texts."""
+class ServedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is recorded of every request, whatever answered it."""
 
     request_id: str
     created_at: float
-    api: Literal["chat", "completion"]
     requested_model: str
     key_id: str | None
-    stream: bool
     status: Literal["ok", "error", "aborted"]
     http_status: int
     error: str | None
-    decision: Decision
-    tier: int
     model: str
     attempts: list[Attempt]
+    prompt_tokens: int
+    cost_usd: float
+    tags: dict[str, str] | None = None
+    """The caller's `metadata`, by which bills are split."""
+    replica: str | None = None
+    """The process that answered."""
+
+
+class Record(ServedRequest, frozen=True, kw_only=True):
+    """One request that a tier answered. Messages, answer and response format are None unless the key's owner consented
+    to storing texts.
+    """
+
+    api: Literal["chat", "completion"]
+    stream: bool
+    decision: Decision
+    tier: int
     messages: list[dict[str, str]] | None
     answer: str | None
     reasoning: str | None
     finish_reason: str | None
-    prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int
-    cost_usd: float
     baseline_cost_usd: float
     timings: Timings
     response_format: dict[str, Any] | None = None
@@ -155,10 +173,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     to be made; None without a cache. Older records may say "similar": the answer was that of a similar prompt. Tokens
     of an answer that was not made for this request are recorded but cost nothing.
     """
-    tags: dict[str, str] | None = None
-    """The caller's `metadata`, by which bills are split."""
-    replica: str | None = None
-    """The process that answered."""
 
     @property
     def comparison(self) -> "Comparison | None":
@@ -210,28 +224,15 @@ def comparison_of(attempts: list[Attempt]) -> Comparison | None:
 PassedApi = Literal["embedding", "rerank", "moderation", "image", "speech", "transcription"]
 
 
-class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingRecord(ServedRequest, frozen=True, kw_only=True):
     """One request that `model`, one of the catalogue's embedding models or one whose endpoint was passed through,
-    answered or started; see `quality.records.record` for the shared fields. A request without vectors is charged for no
-    tokens, but those of a server's finished calls.
+    answered or started. A request without vectors is charged for no tokens, but those of a server's finished calls.
     """
 
-    request_id: str
-    created_at: float
     api: PassedApi = "embedding"
-    requested_model: str
-    key_id: str | None
-    status: Literal["ok", "error", "aborted"]
-    http_status: int
-    error: str | None
-    model: str
-    prompt_tokens: int
-    cost_usd: float
     e2e_ms: float
     overhead_ms: float
     """The time before the model was asked."""
-    tags: dict[str, str] | None = None
-    replica: str | None = None
     attempts: list[Attempt] = []
     """What was charged, at which price, of tier 0, which is none; empty in old records. For what was passed through,
     the attempt's `reason` says the units and their price, or that they have none.

@@ -13,12 +13,17 @@ LARGE = {
     "classifier/decision.py::PolicyInputs": 33,
     "classifier/decision.py::SessionStep": 26,
     "gateway/base/inference_request.py::InferenceRequest": 22,
+    # One table of names for users, of which each part reads a few.
     "gateway/base/settings.py::Settings": 91,
+    # OpenAI's form.
     "gateway/batches/batch.py::Batch": 25,
+    # Its bases are the options that count, and that compare with one memory.
     "gateway/cli/planning/kv_calc.py::KvOptions": 23,
     "gateway/inference/api/chat_socket.py::SocketChat": 48,
     "gateway/inference/api/messages/schemas.py::ShownMessages": 23,
+    # One table of names for operators; a function reads at most six.
     "gateway/inference/routing_knobs.py::RoutingKnobs": 29,
+    # A row that the API and the overview show as it is.
     "gateway/telemetry/overview.py::TierNow": 23,
     "inference_core/device/batch.py::DeviceBatch": 21,
     "inference_core/engine/sequence.py::Sequence": 45,
@@ -26,7 +31,9 @@ LARGE = {
     "inference_core/model_config.py::ModelConfig": 38,
     "inference_core/protocol/commands.py::Knobs": 26,
     "inference_core/protocol/outputs.py::ModelStats": 36,
+    # The columns of a table, which no function reads.
     "quality/estimates/served.py::StepRow": 25,
+    # Their bases are what every request has recorded, and what an attempt cost.
     "quality/records/record.py::Attempt": 27,
     "quality/records/record.py::Record": 29,
     "tiers/catalog/catalog.py::TargetSpec": 26,

@@ -23,8 +23,8 @@ from inference_core.placement.rank_memory import Placement
 from inference_core.placement.weight_formats import weight_format
 
 
-class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of `aio kv-calc`."""
+class DemandOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose keys and values are counted."""
 
     model: Annotated[str, Meta(title="PATH")] | None = None
     """Take the shape from a GGUF file or a Hugging Face folder."""
@@ -44,6 +44,11 @@ class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Number of sequences."""
     dtype: Literal["float32", "float16", "bfloat16", "fp8", "int8"] = "float16"
     """Number format of keys and values."""
+
+
+class MemoryOptions(DemandOptions, frozen=True, kw_only=True):
+    """What memory they must fit in, next to the weights."""
+
     weights_gb: NotNegative | None = None
     """Size of the weights in GB (10^9 bytes)."""
     device_gb: NotNegative | None = None
@@ -52,6 +57,11 @@ class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Number of devices of a machine."""
     usable_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of a device's memory for weights, keys and values."""
+
+
+class KvOptions(MemoryOptions, frozen=True, kw_only=True):
+    """Options of `aio kv-calc`: the others plan a placement."""
+
     device: Annotated[str, Meta(title="NAME")] | None = None
     """Plan a placement on devices of this name, such as l4 or h100."""
     hardware: Annotated[Path, Meta(title="FILE")] | None = None
@@ -108,7 +118,7 @@ def kv_calc(options: KvOptions, as_json: bool) -> None:
     )
 
 
-def _demand(config: ModelConfig | None, options: KvOptions) -> KVDemand:
+def _demand(config: ModelConfig | None, options: DemandOptions) -> KVDemand:
     if config is not None:
         return KVDemand.of_model(config, length=options.length, batch=options.batch, dtype=options.dtype)
     if options.layers is None or options.heads is None:
@@ -124,7 +134,7 @@ def _demand(config: ModelConfig | None, options: KvOptions) -> KVDemand:
     )
 
 
-def _plan(kv: KVDemand, options: KvOptions) -> MemoryPlan | None:
+def _plan(kv: KVDemand, options: MemoryOptions) -> MemoryPlan | None:
     """Return None without the size of a device. Raises MemoryPlanError."""
     if options.device_gb is None:
         return None
