@@ -9,7 +9,7 @@ import msgspec
 
 from inference_core.engine.block_tables import BlockTables
 from inference_core.engine.queues import Deadlines, RunningSet
-from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.sequence import Join, Sequence, Status
 from inference_core.protocol import FinishReason, JoinStats, SequenceOutput
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
@@ -32,10 +32,10 @@ class SchedulerTotals:
     def count_prompt(self, sequence: Sequence, *, prefix_caching: bool) -> None:
         """Count the prompt of a sequence that is admitted for the first time."""
         if prefix_caching:
-            self.prefix_query_tokens += len(sequence.prompt_token_ids)
+            self.prefix_query_tokens += sequence.num_prompt_tokens
             self.prefix_hit_tokens += sequence.cached_tokens
         if sequence.leader is None:
-            self.prompt_tokens += len(sequence.prompt_token_ids)
+            self.prompt_tokens += sequence.num_prompt_tokens
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class JoinStatistics:
     def __init__(self) -> None:
         self._by_occupancy: dict[int, _Joins] = {}
 
-    def record(self, sequence: Sequence, now: float) -> None:
-        """Record the first token of `sequence`, which was never preempted."""
-        joins = self._by_occupancy.setdefault(sequence.joined_beside.bit_length(), _Joins())
+    def record(self, join: Join, now: float) -> None:
+        """Record the first token of a sequence that was never preempted."""
+        joins = self._by_occupancy.setdefault(join.beside.bit_length(), _Joins())
         joins.count += 1
-        joins.seconds += now - sequence.joined_at
-        joins.tokens += len(sequence.prompt_token_ids) - sequence.cached_tokens
+        joins.seconds += now - join.at
+        joins.tokens += join.tokens
 
     def rows(self) -> list[JoinStats]:
         """Return the statistics, fewest decoding sequences first."""
@@ -166,8 +166,8 @@ class StepCommit:
         """Treat a launched step as done, with the tokens that it draws still pending."""
         for entry in entries:
             sequence = entry.sequence
-            sequence.num_computed_tokens = entry.num_computed
-            if sequence.waiting_since is not None and entry.draws:
+            sequence.kv.num_computed_tokens = entry.num_computed
+            if sequence.precedence.waiting_since is not None and entry.draws:
                 self._start_decoding(sequence, now)
         self._running_set.append_pending([entry.sequence for entry in entries if entry.draws])
 
@@ -182,7 +182,7 @@ class StepCommit:
             outputs += self.commit(part, prefix_caching=prefix_caching)
         if executed.plan.decode_steps > 1:
             for sequence in self._running_set.running.values():
-                self._tables.take_back(sequence)
+                self._tables.take_back(sequence.kv)
         return outputs
 
     def commit(self, part: ExecutedPart, *, prefix_caching: bool) -> list[SequenceOutput]:
@@ -194,7 +194,8 @@ class StepCommit:
         if result.swapped is not None:
             self._tables.pool.host.measure(result.swapped)
             for entry in entries:
-                entry.sequence.charge_copies(result.swapped.seconds)
+                if not entry.sequence.has_drawn:
+                    entry.sequence.times.charge_copies(result.swapped.seconds)
         silent = self._commit_scores(entries, result) if result.scored else []
         if result.states:
             silent += self._commit_states(entries, result, now)
@@ -207,8 +208,9 @@ class StepCommit:
             if status is finished:
                 continue
             if status is running and sequence.admissions == entry.admissions:
-                if prefix_caching and computed // size > sequence.num_registered_blocks and sequence.caches_blocks:
-                    self._tables.register_full(sequence, computed // size)
+                kv = sequence.kv
+                if prefix_caching and computed // size > kv.num_registered_blocks and sequence.caches_blocks:
+                    self._tables.register_full(kv, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
                 if sequence.request.prefill and computed == len(sequence.token_ids):
@@ -233,10 +235,11 @@ class StepCommit:
                     cached_tokens=sequence.cached_tokens,
                 )
             )
-            if sequence.times is not sequence.reported_times:
-                sequence.report_times(outputs[-1])
-            if sequence.wants_evidence:
-                outputs[-1].evidence = sequence.evidence_of(drawn)
+            times = sequence.times
+            if times.so_far is not times.reported:
+                times.report(outputs[-1])
+            if sequence.readings is not None:
+                outputs[-1].evidence = sequence.readings.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
 
@@ -250,7 +253,7 @@ class StepCommit:
         for token in drawn:
             if kept:
                 # The previous token is computed already.
-                sequence.num_computed_tokens += 1
+                sequence.kv.num_computed_tokens += 1
                 self._running_set.append_pending((sequence,))
             reason = sequence.receive(token.token_id)
             if reason != "stop":
@@ -259,17 +262,18 @@ class StepCommit:
                 break
         sequence.num_accepted = len(drawn) - 1
         self._totals.generated_tokens += len(kept) - 1 + (reason == "stop")
-        self._tables.take_back(sequence)
-        full = sequence.num_computed_tokens // self._tables.pool.block_size
-        if prefix_caching and full > sequence.num_registered_blocks:
-            self._tables.register_full(sequence, full)
+        kv, times = sequence.kv, sequence.times
+        self._tables.take_back(kv)
+        full = kv.num_computed_tokens // self._tables.pool.block_size
+        if prefix_caching and full > kv.num_registered_blocks:
+            self._tables.register_full(kv, full)
         if reason is not None:
             self._remove(sequence, now)
         logprobs = [token.logprob for token in kept if token.logprob is not None]
         stop = token.token_id if reason == "stop" else None
         output = sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
-        if sequence.times is not sequence.reported_times:
-            sequence.report_times(output)
+        if times.so_far is not times.reported:
+            times.report(output)
         return _with_evidence(sequence, output, kept)
 
     def _commit_scores(self, entries: list[ScheduledEntry], result: StepResult) -> list[SequenceOutput]:
@@ -277,13 +281,14 @@ class StepCommit:
         outputs = []
         for entry, scored in zip(entries, result.scored, strict=True):
             sequence = entry.sequence
-            if not scored or sequence.status is Status.FINISHED:
+            scores = None if sequence.readings is None else sequence.readings.scores
+            if not scored or scores is None or sequence.status is Status.FINISHED:
                 continue
-            output = sequence.output([])
-            output.prompt_logprobs = sequence.receive_scores(scored, entry.num_computed)
-            if output.prompt_logprobs:
-                sequence.report_times(output)
-                outputs.append(output)
+            fresh = scores.receive(scored, entry.num_computed)
+            if fresh:
+                outputs.append(sequence.output([]))
+                outputs[-1].prompt_logprobs = fresh
+                sequence.times.report(outputs[-1])
         return outputs
 
     def _commit_states(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
@@ -291,7 +296,7 @@ class StepCommit:
         outputs = []
         for entry, states in zip(entries, result.states, strict=True):
             sequence = entry.sequence
-            pool = sequence.states
+            pool = None if sequence.readings is None else sequence.readings.states
             if pool is None or sequence.status is Status.FINISHED:
                 continue
             pool.take(states)
@@ -302,15 +307,13 @@ class StepCommit:
 
     def _start_decoding(self, sequence: Sequence, now: float) -> None:
         """The prefill of `sequence` ends with this step: its next token is in flight."""
-        assert sequence.waiting_since is not None
-        sequence.waited_seconds += now - sequence.waiting_since
-        sequence.waiting_since = None
+        sequence.precedence.start_decoding(now)
         sequence.share.score = sequence.share.state = None
         self._running_set.start_decoding(sequence)
         if not sequence.output_token_ids:
             self._deadlines.remove(sequence)
-            if sequence.admissions == 1:
-                self._joins.record(sequence, now)
+            if sequence.admissions == 1 and sequence.join is not None:
+                self._joins.record(sequence.join, now)
 
     def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
         self._remove(sequence, now)
@@ -322,6 +325,6 @@ class StepCommit:
 
 def _with_evidence(sequence: Sequence, output: SequenceOutput, drawn: list[SampledToken]) -> SequenceOutput:
     """Add the requested evidence of these tokens to `output`."""
-    if sequence.wants_evidence:
-        output.evidence = sequence.evidence_of(drawn)
+    if sequence.readings is not None:
+        output.evidence = sequence.readings.evidence_of(drawn)
     return output

@@ -387,7 +387,7 @@ class Core:
             now=now,
             fast=fast,
         )
-        sequence.pinned = pin.blocks
+        sequence.kv.pinned = pin.blocks
         self._live.add(model.scheduler, [sequence], now)
 
     def _release_pin(self, pin: Pin) -> None:

@@ -271,6 +271,6 @@ class PinnedPrefixes:
 
 def _largest_need(scheduler: Scheduler) -> int:
     """Return the most blocks that a live sequence needs by its end, those to be pinned aside."""
-    live = (s for s in (*scheduler.running.values(), *scheduler.waiting.values()) if not s.pinned)
-    needs = (scheduler.pool.blocks_held(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live)
+    live = (s for s in (*scheduler.running.values(), *scheduler.waiting.values()) if not s.kv.pinned)
+    needs = (scheduler.pool.blocks_held(s.num_prompt_tokens + s.max_output_tokens - 1) for s in live)
     return max(needs, default=0)

@@ -16,7 +16,7 @@ result is deterministic. Why there is neither starvation nor livelock:
 
 Classes beyond `LAST_CLASS` are idle work: it runs only while no model of the core has other work. A step is planned
 without it as soon as there is some; then it waits, and ages as all do, so that a core that is never idle gets to it
-after `sequence.IDLE_LIFTS` lifts.
+after `precedence.IDLE_LIFTS` lifts.
 
 Continuous batching (Yu et al., "Orca", 2022) is the default; the other two are its baselines (SPEC BS-01 to BS-03)
 for the same model, memory and load:
@@ -35,7 +35,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from inference_core.engine.precedence import Rank
 from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.sequence_kv import SequenceKV
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import Knobs
@@ -64,23 +66,27 @@ class Deadlines:
 
     def add(self, sequence: Sequence) -> None:
         for dues in self._lists_of(sequence):
-            insort(dues, (sequence.deadline, sequence.number, sequence))
+            insort(dues, _due(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that has its first token or has ended."""
         for dues in self._lists_of(sequence):
-            del dues[bisect_left(dues, (sequence.deadline, sequence.number, sequence))]
+            del dues[bisect_left(dues, _due(sequence))]
 
     def check_integrity(self, live: Iterable[Sequence]) -> None:
         """Exactly the live sequences without a first token are here. Raises `IntegrityError`."""
-        due = sorted((s.deadline, s.number, s) for s in live if s.deadline < math.inf and not s.output_token_ids)
+        due = sorted(_due(s) for s in live if s.precedence.deadline < math.inf and not s.output_token_ids)
         if due != self._due or [d for d in due if d[2].request.strict_deadline] != self._strictly_due:
             raise IntegrityError(f"first tokens are due {due}, not {self._due} and strictly {self._strictly_due}")
 
     def _lists_of(self, sequence: Sequence) -> tuple[list[Due], ...]:
-        if sequence.deadline == math.inf:
+        if sequence.precedence.deadline == math.inf:
             return ()
         return (self._due, self._strictly_due) if sequence.request.strict_deadline else (self._due,)
+
+
+def _due(sequence: Sequence) -> Due:
+    return sequence.precedence.deadline, sequence.precedence.number, sequence
 
 
 class RunningSet:
@@ -115,20 +121,21 @@ class RunningSet:
     def add(self, sequence: Sequence) -> None:
         """Add an admitted sequence, with its class and its first blocks set."""
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence
-        self._classes[sequence.held_class] += 1
-        self.reserved_blocks += self._reserved_for(sequence)
+        self._classes[sequence.precedence.held_class] += 1
+        self.reserved_blocks += self._reserved_for(sequence.kv)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a running sequence; the caller then releases its blocks."""
         del self.running[sequence.id]
-        if sequence.waiting_since is not None:
+        if sequence.precedence.waiting_since is not None:
             del self.prefilling[sequence.id]
         elif self.decodes.pop(sequence.id, None) is None:
             del self.ending[sequence.id]
-        self._classes[sequence.held_class] -= 1
-        if not self._classes[sequence.held_class]:
-            del self._classes[sequence.held_class]
-        self.reserved_blocks -= self._reserved_for(sequence)
+        held_class = sequence.precedence.held_class
+        self._classes[held_class] -= 1
+        if not self._classes[held_class]:
+            del self._classes[held_class]
+        self.reserved_blocks -= self._reserved_for(sequence.kv)
 
     def start_decoding(self, sequence: Sequence) -> None:
         """Move `sequence` to `decodes`: from now on it needs one token per step."""
@@ -138,7 +145,7 @@ class RunningSet:
         """Append a pending token to each of these decoding sequences, which the step in flight draws."""
         size = self._pool.block_size
         for sequence in sequences:
-            if sequence.num_computed_tokens % size == 0:
+            if sequence.kv.num_computed_tokens % size == 0:
                 self.reserved_blocks += 1
             outputs = sequence.output_token_ids
             outputs.append(PENDING)
@@ -150,28 +157,29 @@ class RunningSet:
     def check_integrity(self) -> None:
         """Check the incremental counts against the sequences, and block tables against computed tokens. Raises
         `IntegrityError`."""
-        prefilling = {i: s for i, s in self.running.items() if s.waiting_since is not None}
-        decodes = {i: s for i, s in self.running.items() if s.waiting_since is None}
+        prefilling = {i: s for i, s in self.running.items() if s.precedence.waiting_since is not None}
+        decodes = {i: s for i, s in self.running.items() if s.precedence.waiting_since is None}
         ending = {i: s for i, s in decodes.items() if len(s.output_token_ids) >= s.max_output_tokens}
         if self.prefilling != prefilling or self.ending != ending or self.decodes | ending != decodes:
             raise IntegrityError(f"{list(decodes)} decode and {list(prefilling)} catch up, not as noted")
-        if Counter(s.held_class for s in self.running.values()) != self._classes:
+        if Counter(s.precedence.held_class for s in self.running.values()) != self._classes:
             raise IntegrityError(f"{self._classes} are not the classes that run")
-        if self.reserved_blocks != sum(map(self._reserved_for, self.running.values())):
+        if self.reserved_blocks != sum(self._reserved_for(s.kv) for s in self.running.values()):
             raise IntegrityError(f"{self.reserved_blocks} blocks are not what is reserved")
         for sequence in self.running.values():
-            needed = self._pool.blocks_for(sequence.num_computed_tokens)
-            if sequence.status is not Status.RUNNING or len(sequence.block_table) != needed:
+            kv = sequence.kv
+            needed = self._pool.blocks_for(kv.num_computed_tokens)
+            if sequence.status is not Status.RUNNING or len(kv.block_table) != needed:
                 raise IntegrityError(
-                    f"{sequence.id} ({sequence.status.value}) holds {len(sequence.block_table)} blocks for "
-                    f"{sequence.num_computed_tokens} computed tokens; {needed} are needed"
+                    f"{sequence.id} ({sequence.status.value}) holds {len(kv.block_table)} blocks for "
+                    f"{kv.num_computed_tokens} computed tokens; {needed} are needed"
                 )
             least = 0 if sequence.request.prefill else 1
-            if not least <= sequence.num_uncomputed_tokens <= len(sequence.token_ids):
-                raise IntegrityError(f"{sequence.id} runs with {sequence.num_uncomputed_tokens} tokens to compute")
+            if not least <= kv.num_uncomputed_tokens <= len(kv.token_ids):
+                raise IntegrityError(f"{sequence.id} runs with {kv.num_uncomputed_tokens} tokens to compute")
 
-    def _reserved_for(self, sequence: Sequence) -> int:
-        return self._pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)
+    def _reserved_for(self, kv: SequenceKV) -> int:
+        return self._pool.blocks_for(len(kv.token_ids)) + 1 - len(kv.block_table)
 
 
 # Each scored row takes a row of logits as wide as the vocabulary; prompts are rarely scored, so the limit is low.
@@ -204,18 +212,19 @@ class StepBudget:
 
     def room_for(self, sequence: Sequence) -> int:
         """The most tokens that `sequence` may compute in this step."""
-        return min(self.left, self.scores_left) if sequence.scores_prompt else self.left
+        readings = sequence.readings
+        return self.left if readings is None or not readings.scores_prompt else min(self.left, self.scores_left)
 
     def hand_out(self, sequence: Sequence, tokens: int) -> None:
         """Assign the next `tokens` tokens of `sequence` to this step."""
-        start = sequence.num_computed_tokens
-        share = sequence.share
+        start = sequence.kv.num_computed_tokens
+        share, readings = sequence.share, sequence.readings
         share.start = start
         share.token_ids = sequence.token_ids[start : start + tokens]
         ends = start + tokens == len(sequence.token_ids) and sequence.draws
         share.sample = sequence.sample_spec if ends else None
-        share.state = sequence.state_spec(start, tokens)
-        share.score = sequence.score_spec(start, tokens)
+        share.state = None if readings is None else readings.state_spec(start, tokens)
+        share.score = None if readings is None else readings.score_spec(start, tokens)
         if share.score is not None:
             self.scores_left -= len(share.score.token_ids)
         share.num_drafts = 0
@@ -229,7 +238,7 @@ class StepBudget:
         before = len(shares)
         for sequence in sequences:
             share = sequence.share
-            share.start = sequence.num_computed_tokens
+            share.start = sequence.kv.num_computed_tokens
             share.token_ids = sequence.token_ids[-1:]
             spec = sequence.sample_spec
             spec.position = len(sequence.output_token_ids)
@@ -251,7 +260,7 @@ class StepBudget:
     def charge_planning(self, seconds: float) -> None:
         """Charge a planning of so many seconds to the sequences that wait for their first token."""
         for sequence, kv_seconds in self.kv_seconds.items():
-            sequence.charge_planning(seconds - kv_seconds, kv_seconds)
+            sequence.times.charge_planning(seconds - kv_seconds, kv_seconds)
 
     def check_integrity(self) -> None:
         """Check the shares against the budget. Raises `IntegrityError`."""
@@ -260,46 +269,18 @@ class StepBudget:
 
 
 ServiceOrder = tuple[int, float, int, float, int]
-Rank = tuple[int, int, int]
-
-
-def waited_seconds(sequence: Sequence, now: float) -> float:
-    """Seconds spent waiting or prefilling so far."""
-    if sequence.waiting_since is None:
-        return sequence.waited_seconds
-    return sequence.waited_seconds + now - sequence.waiting_since
-
-
-def aged_class(sequence: Sequence, now: float, ageing_seconds: float) -> int:
-    """The priority class lifted by one for every `ageing_seconds` spent waiting or prefilling."""
-    return sequence.priority - int(waited_seconds(sequence, now) / ageing_seconds)
-
-
-def seconds_to_next_lift(sequence: Sequence, now: float, ageing_seconds: float) -> float:
-    """Seconds until ageing changes the `aged_class` of a waiting or prefilling sequence."""
-    waited = waited_seconds(sequence, now)
-    return (int(waited / ageing_seconds) + 1) * ageing_seconds - waited
 
 
 def service_order(sequence: Sequence, now: float, ageing_seconds: float) -> ServiceOrder:
     """Smaller is served first."""
-    level = aged_class(sequence, now, ageing_seconds)
-    return (level, sequence.deadline, sequence.num_prefill_tokens, sequence.arrival, sequence.number)
-
-
-def arrival_order(sequence: Sequence, now: float, ageing_seconds: float) -> tuple[int, float, float, int]:
-    """`service_order` without lengths: tokens of different models do not compare."""
-    return (aged_class(sequence, now, ageing_seconds), sequence.deadline, sequence.arrival, sequence.number)
+    rights = sequence.precedence
+    level = rights.aged_class(now, ageing_seconds)
+    return (level, rights.deadline, sequence.kv.num_prefill_tokens, rights.arrival, rights.number)
 
 
 def holding_rank(sequence: Sequence) -> Rank:
     """Greater is preempted first: the worst class, then the least computed, then the newest."""
-    return (sequence.held_class, -sequence.num_computed_tokens, sequence.number)
-
-
-def newcomer_claim(sequence: Sequence) -> Rank:
-    """The end of the sequence's own class: it may preempt only holders of a greater rank."""
-    return (sequence.priority, 1, 0)
+    return (sequence.precedence.held_class, -sequence.kv.num_computed_tokens, sequence.precedence.number)
 
 
 QueueEntry = tuple[int, float, int, float, int, Sequence]
@@ -333,7 +314,7 @@ class WaitingQueue:
 
     def oldest_wait(self, now: float) -> float:
         """Seconds since the first of the sequences joined the queue; there is one."""
-        return now - next(iter(self._by_id.values())).queued_since
+        return now - next(iter(self._by_id.values())).times.queued_since
 
     @property
     def best_priority(self) -> int | None:
@@ -352,14 +333,15 @@ class WaitingQueue:
     def push(self, sequence: Sequence, now: float) -> None:
         self._by_id[sequence.id] = sequence
         self._file(sequence, now)
-        self._priorities[sequence.priority] += 1
+        self._priorities[sequence.precedence.priority] += 1
 
     def remove(self, sequence: Sequence) -> None:
         del self._by_id[sequence.id]
         self._unfile(sequence)
-        self._priorities[sequence.priority] -= 1
-        if not self._priorities[sequence.priority]:
-            del self._priorities[sequence.priority]
+        priority = sequence.precedence.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
 
     def lift(self, now: float, ageing_seconds: float) -> None:
         """Update the order for `now` and for a changed `ageing_seconds`."""
@@ -377,30 +359,33 @@ class WaitingQueue:
     def check_integrity(self) -> None:
         """Check that each sequence has an entry, in order, a next lift and no block. Raises `IntegrityError`."""
         for sequence in self._by_id.values():
-            if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
-                raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
-        numbers = {s.number for s in self._by_id.values()}
-        queued = [entry[-1].number for entry in self._order]
+            kv = sequence.kv
+            if sequence.status is not Status.WAITING or kv.block_table or kv.num_computed_tokens:
+                raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {kv.block_table}")
+        numbers = {s.precedence.number for s in self._by_id.values()}
+        queued = [entry[-1].precedence.number for entry in self._order]
         if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:
             raise IntegrityError(f"{queued} are queued, but {numbers} wait")
         if self._order != sorted(self._order) or self._lifts != sorted(self._lifts):
             raise IntegrityError(f"the queue is out of order: {queued}")
         if {number for _, number, _ in self._lifts} != numbers or len(self._lifts) != len(numbers):
             raise IntegrityError(f"{len(numbers)} wait, but {len(self._lifts)} have a next lift")
-        if Counter(entry[-1].priority for entry in self._order) != self._priorities:
+        if Counter(entry[-1].precedence.priority for entry in self._order) != self._priorities:
             raise IntegrityError(f"{self._priorities} are not the classes that wait")
 
     def _file(self, sequence: Sequence, now: float) -> None:
         entry = (*service_order(sequence, now, self._ageing_seconds), sequence)
-        due = now + seconds_to_next_lift(sequence, now, self._ageing_seconds)
+        number = sequence.precedence.number
+        due = now + sequence.precedence.seconds_to_next_lift(now, self._ageing_seconds)
         insort(self._order, entry)
-        insort(self._lifts, (due, sequence.number, sequence))
-        self._entries[sequence.number] = (entry, due)
+        insort(self._lifts, (due, number, sequence))
+        self._entries[number] = (entry, due)
 
     def _unfile(self, sequence: Sequence) -> None:
-        entry, due = self._entries.pop(sequence.number)
+        number = sequence.precedence.number
+        entry, due = self._entries.pop(number)
         del self._order[bisect_left(self._order, entry)]
-        del self._lifts[bisect_left(self._lifts, (due, sequence.number, sequence))]
+        del self._lifts[bisect_left(self._lifts, (due, number, sequence))]
 
 
 class Batch:

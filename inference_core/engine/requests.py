@@ -184,10 +184,11 @@ def is_looping(token_ids: collections.abc.Sequence[int], span: int) -> bool:
 
 def steps_to_look(sequence: Sequence, span: int) -> float:
     """Return how many tokens an answer grows until it is looked at for a loop of `span`; infinite if it never is."""
-    if sequence.sampling.ignore_eos:
+    sampling = sequence.request.sampling
+    if sampling.ignore_eos:
         return math.inf
     known = len(sequence.output_token_ids) - sequence.num_pending
-    looked = -(-max(span, sequence.sampling.min_tokens, known + 1) // LOOK_EVERY) * LOOK_EVERY
+    looked = -(-max(span, sampling.min_tokens, known + 1) // LOOK_EVERY) * LOOK_EVERY
     return looked - known
 
 
@@ -228,7 +229,8 @@ class LiveRequests:
         for scheduler in schedulers:
             for sequence in scheduler.deadlines.too_late(now):
                 scheduler.totals.deadline_refusals += 1
-                late = f"{scheduler.name}: the first token was due {(now - sequence.deadline) * 1e3:.0f} ms ago"
+                late_seconds = now - sequence.precedence.deadline
+                late = f"{scheduler.name}: the first token was due {late_seconds * 1e3:.0f} ms ago"
                 output = self._end(self.by_id[sequence.request.request_id], sequence, "error", late)
                 output.error_kind = "overloaded"
                 outputs.append(output)
@@ -258,12 +260,13 @@ class LiveRequests:
                 continue
             request = self.by_id[output.request_id]
             sequence = request.choices[output.index]
+            sampling = sequence.request.sampling
             known = len(sequence.output_token_ids) - sequence.num_pending
             behind = known % LOOK_EVERY
             looked = known - behind
-            if behind >= len(output.token_ids) or looked < max(span, sequence.sampling.min_tokens):
+            if behind >= len(output.token_ids) or looked < max(span, sampling.min_tokens):
                 continue
-            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[looked - span : looked], span):
+            if not sampling.ignore_eos and is_looping(sequence.output_token_ids[looked - span : looked], span):
                 scheduler.totals.repetitions_ended += 1
                 ended.append(self._end(request, sequence, "length"))
                 if behind:

@@ -12,29 +12,26 @@ from inference_core.engine.commit import (
     SchedulerTotals,
     StepCommit,
 )
+from inference_core.engine.precedence import Rank
 from inference_core.engine.queues import (
     Batch,
     Deadlines,
     QueueEntry,
-    Rank,
     RunningSet,
     StepBudget,
     WaitingQueue,
-    aged_class,
-    arrival_order,
     holding_rank,
     joins_now,
-    newcomer_claim,
     service_order,
 )
-from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.sequence import Join, Sequence, Status
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.adapter import NO_SLOT, AdapterSlots
 from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
 from inference_core.step_plan import DraftLaw, StepPlan
 
-_turn = attrgetter("last_step", "number")
+_turn = attrgetter("precedence.last_step", "precedence.number")
 
 
 class Scheduler:
@@ -111,7 +108,7 @@ class Scheduler:
     def stop_idle_work(self, now: float) -> None:
         """Let idle work that runs wait: it continues with what the prefix cache still holds of it."""
         if self.knobs.batching == "continuous" and self.running and self._running_set.lowest_class > LAST_CLASS:
-            for sequence in [s for s in self.running.values() if s.held_class > LAST_CLASS]:
+            for sequence in [s for s in self.running.values() if s.precedence.held_class > LAST_CLASS]:
                 self._preempt(sequence, now)
 
     def seconds_held(self, now: float) -> float:
@@ -134,14 +131,14 @@ class Scheduler:
                 self.deadlines.add(sequence)
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
-        cached = self.tables.cached_blocks(sequence.digests) if self.knobs.prefix_caching else 0
-        sequence.num_cached_tokens = cached * self.pool.block_size
+        cached = self.tables.cached_blocks(sequence.kv.digests) if self.knobs.prefix_caching else 0
+        sequence.kv.num_cached_tokens = cached * self.pool.block_size
         self.waiting.push(sequence, now)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Forget a live sequence and free its blocks."""
         if sequence.status is Status.WAITING:
-            sequence.end_wait(now)
+            sequence.times.end_wait(now)
             self.waiting.remove(sequence)
             if sequence.admissions:
                 self.pool.host.expect_no_more(sequence.id)
@@ -149,7 +146,7 @@ class Scheduler:
                 self.blocked = None
         else:
             self._stop_running(sequence)
-        if sequence.waiting_since is not None and not sequence.output_token_ids:
+        if sequence.precedence.waiting_since is not None and not sequence.output_token_ids:
             self.deadlines.remove(sequence)
         self._batch.discard(sequence.id)
         sequence.forget_pending()
@@ -177,7 +174,7 @@ class Scheduler:
         if budget.left:
             self._share_among_decodes(left_over, budget.left, now)
         for sequence in budget.shares:
-            sequence.last_step = step
+            sequence.precedence.last_step = step
         if not budget.shares:
             if kept:
                 host.end(copied=False)
@@ -230,10 +227,10 @@ class Scheduler:
                 break
             room = budget.room_for(sequence)
             # A prefill-only sequence needs nothing more once its last step is in flight.
-            if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
+            if sequence in budget.preempted or not room or not sequence.kv.num_uncomputed_tokens:
                 continue
             most = self.tables.most_chunk(self.knobs.prefill_chunk)
-            chunk = min(sequence.num_prefill_tokens, most)
+            chunk = min(sequence.kv.num_prefill_tokens, most)
             if first_has_share and chunk > budget.left:
                 budget.queue_blocked = True
                 continue
@@ -242,7 +239,7 @@ class Scheduler:
                 # No overtaking of the queue's head: small requests could keep a large one waiting for ever.
                 budget.queue_blocked = True
                 continue
-            tokens = min(sequence.num_uncomputed_tokens, most, room)
+            tokens = min(sequence.kv.num_uncomputed_tokens, most, room)
             if self._grow(sequence, tokens, now):
                 if not sequence.output_token_ids:
                     budget.kv_seconds[sequence] = self._clock() - began
@@ -302,11 +299,11 @@ class Scheduler:
         hit = self.tables.look_up(digests)
         while True:
             if len(self._running_set) >= self.knobs.max_num_seqs:
-                victim = self._victim(newcomer_claim(sequence), [self])
+                victim = self._victim(sequence.precedence.newcomer_claim, [self])
             elif not self._fits(sequence, hit.blocks):
                 if self._reclaimed():
                     continue
-                victim = self._victim(newcomer_claim(sequence), self.peers)
+                victim = self._victim(sequence.precedence.newcomer_claim, self.peers)
                 if victim is None:
                     self.blocked = sequence
             else:
@@ -322,34 +319,36 @@ class Scheduler:
         if sequence.admissions:
             self.pool.host.expect_no_more(sequence.id)
         sequence.status = Status.RUNNING
-        sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
-        sequence.end_wait(now)
-        self.tables.begin(sequence, hit)
-        sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
-            sequence.num_registered_blocks * self.pool.block_size, self.pool.block_size
-        )
-        sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
-        sequence.num_cached_tokens = 0
+        sequence.precedence.held_class = sequence.precedence.aged_class(now, self.knobs.ageing_seconds)
+        sequence.times.end_wait(now)
+        kv, size = sequence.kv, self.pool.block_size
+        self.tables.begin(kv, hit)
+        cached = kv.num_registered_blocks * size
+        sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(cached, size)
+        kv.num_computed_tokens = len(kv.block_table) * size
+        kv.num_cached_tokens = 0
         if sequence.request.adapter:
             sequence.share.adapter = self.adapters.pin(sequence.request.adapter)
         self._running_set.add(sequence)
         sequence.admissions += 1
-        if sequence.admissions == 1 and not sequence.pinned:
-            sequence.joined_at, sequence.joined_beside = now, len(self._running_set.decodes)
-            sequence.cached_tokens = sequence.num_computed_tokens
+        if sequence.admissions == 1 and not kv.pinned:
+            sequence.cached_tokens = kv.num_computed_tokens
+            sequence.join = Join(
+                now, len(self._running_set.decodes), sequence.num_prompt_tokens - kv.num_computed_tokens
+            )
             self.totals.count_prompt(sequence, prefix_caching=self.knobs.prefix_caching)
 
     def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
         """Whether a peer's queue head lacks memory and comes before `sequence`: freed memory is reserved for it."""
         ageing = self.knobs.ageing_seconds
-        order = arrival_order(sequence, now, ageing)
+        order = sequence.precedence.arrival_order(now, ageing)
         heads = (peer.blocked for peer in self.peers if peer is not self)
-        return any(head is not None and arrival_order(head, now, ageing) < order for head in heads)
+        return any(head is not None and head.precedence.arrival_order(now, ageing) < order for head in heads)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Whether all known tokens of `sequence` fit besides the running sequences' reservations (SPEC KV-10)."""
         pool = self.pool
-        if sequence.pinned:
+        if sequence.kv.pinned:
             return True
         needed = pool.blocks_held(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
         reserved = sum(peer.tables.reserved_bytes() for peer in self.peers)
@@ -357,14 +356,14 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Allocate blocks for `tokens` more tokens, preempting worse holders; False if `sequence` is preempted."""
-        tables = self.tables
-        lacking = tables.make_room(sequence, tokens)
+        tables, kv = self.tables, sequence.kv
+        lacking = tables.make_room(kv, tokens)
         if lacking <= 0:
             return True
-        blocks = tables.pinned_blocks(sequence, lacking) if sequence.pinned else self._obtain(sequence, lacking, now)
+        blocks = tables.pinned_blocks(kv, lacking) if kv.pinned else self._obtain(sequence, lacking, now)
         if blocks is None:
             return False
-        tables.extend(sequence, blocks)
+        tables.extend(kv, blocks)
         return True
 
     def _obtain(self, sequence: Sequence, wanted: int, now: float) -> list[int] | None:
@@ -396,18 +395,17 @@ class Scheduler:
         Blocks of this pool are usable at once, those of a peer only when a whole slab becomes free.
         """
         holders = ((s, seq) for s in schedulers for seq in s.running.values() if holding_rank(seq) > claim)
-        return max(holders, key=lambda h: (h[1].held_class, h[0] is self, holding_rank(h[1])), default=None)
+        return max(holders, key=lambda h: (h[1].precedence.held_class, h[0] is self, holding_rank(h[1])), default=None)
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Move a running sequence back to the queue; its full blocks may stay cached or go to host memory."""
         self.tables.expect(sequence)
         self._stop_running(sequence)
         sequence.status = Status.WAITING
-        sequence.queued_since = now
-        if sequence.waiting_since is None:
-            sequence.waiting_since = now
+        sequence.times.queued_since = now
+        sequence.precedence.begin_wait(now)
         self._enqueue(sequence, now)
-        sequence.count_preemption()
+        sequence.times.count_preemption()
         self.totals.preemptions += 1
         self._budget.take_back(sequence)
 
@@ -415,7 +413,7 @@ class Scheduler:
         """Remove a sequence from the running set and release its blocks."""
         self.on_leave(sequence)
         self._running_set.remove(sequence)
-        self.tables.release(sequence)
+        self.tables.release(sequence.kv)
         if sequence.request.adapter:
             self.adapters.unpin(sequence.request.adapter)
             sequence.share.adapter = NO_SLOT
@@ -431,7 +429,7 @@ class Scheduler:
         Fewer if there are no blocks for them: drafts preempt no sequence.
         """
         share = sequence.share
-        token_ids = token_ids[: self.tables.grow_for_drafts(sequence, len(token_ids))]
+        token_ids = token_ids[: self.tables.grow_for_drafts(sequence.kv, len(token_ids))]
         share.token_ids = share.token_ids + token_ids
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
         self._budget.left -= len(token_ids)

@@ -91,8 +91,8 @@ class StepMeter:
         knobs = scheduler.knobs
         running = _waited_for(scheduler.running.values())
         waiting = _waited_for(scheduler.waiting.values())
-        prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
-        before = (*prefilling, *(s.num_prefill_tokens for s in waiting))
+        prefilling = [s.kv.num_prefill_tokens for s in running if s.kv.num_uncomputed_tokens > 1]
+        before = (*prefilling, *(s.kv.num_prefill_tokens for s in waiting))
         backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
         decodes = len(running) - len(prefilling)
         prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
@@ -183,7 +183,7 @@ class ServedModel:
             sequence = self.scheduler.running[share.sequence_id]
             if route := routes.route(sequence.request.request_id):
                 channel, name = route
-                logprobs = sequence.sampling.logprobs is not None
+                logprobs = sequence.request.sampling.logprobs is not None
                 head = output_head(name, sequence.index, sequence.cached_tokens, logprobs=logprobs)
                 rows.setdefault(channel, []).append((row, head))
         return list(rows.items())
@@ -216,8 +216,8 @@ class ServedModel:
         if choice.draws:
             self.meter.record_finish(output.completion_tokens, choice.max_output_tokens)
             computed = output.prompt_tokens - output.cached_tokens
-            if not choice.is_idle_work:
-                self.tuner.after_answer(choice.waited_seconds, computed, output.completion_tokens)
+            if not choice.precedence.is_idle_work:
+                self.tuner.after_answer(choice.precedence.waited_seconds, computed, output.completion_tokens)
 
     def record_step(self, step: StepMeasurement, num_outputs: int, now: float) -> None:
         """Account for a committed step with so many outputs, and tune the limits of the next one."""
@@ -230,7 +230,7 @@ class ServedModel:
             num_outputs,
             seconds - step.swap_seconds,
             now,
-            backlog=sum(sequence.num_uncomputed_tokens for sequence in scheduler.prefilling.values()),
+            backlog=sum(sequence.kv.num_uncomputed_tokens for sequence in scheduler.prefilling.values()),
             waiting=len(scheduler.waiting),
             sharing=sum(peer.has_work for peer in scheduler.peers) or 1,
             depth=step.depth,
@@ -261,7 +261,7 @@ class QueueAlert:
 
 def _waited_for(sequences: Iterable[Sequence]) -> list[Sequence]:
     """Return those of the sequences that somebody waits for."""
-    return [sequence for sequence in sequences if not sequence.is_idle_work]
+    return [sequence for sequence in sequences if not sequence.precedence.is_idle_work]
 
 
 def tables_of(pool: BlockPool) -> type[BlockTables]:
@@ -280,7 +280,8 @@ def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
     running, waiting = len(_waited_for(scheduler.running.values())), len(_waited_for(scheduler.waiting.values()))
     # What idle work alone holds is free as soon as somebody asks.
-    idle = (block for s in scheduler.running.values() if s.is_idle_work for block in scheduler.tables.blocks_of(s))
+    idle_kv = (s.kv for s in scheduler.running.values() if s.precedence.is_idle_work)
+    idle = (block for kv in idle_kv for block in scheduler.tables.blocks_of(kv))
     return ModelStats(
         name=model.name,
         running=running,

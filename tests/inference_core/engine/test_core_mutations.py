@@ -15,7 +15,7 @@ from core_machine import (
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from inference_core.engine import block_tables, scheduler, sequence, step_executor
+from inference_core.engine import block_tables, scheduler, sequence, sequence_kv, step_executor
 from inference_core.engine.commit import ScheduledEntry
 from inference_core.engine.draft_model import DraftModel
 from inference_core.errors import IntegrityError
@@ -69,7 +69,7 @@ def ignore_parent(patch: pytest.MonkeyPatch) -> None:
         root = prefix_hash.root_digest("")
         return [prefix_hash.chain_digests(root, tokens, i, 1, size)[0] for i in range(first, first + count)]
 
-    patch.setattr(sequence, "chain_digests", broken)
+    patch.setattr(sequence_kv, "chain_digests", broken)
 
 
 def ignore_salt(patch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
     def broken(parent: bytes, _: list[int], first: int, count: int, size: int) -> list[bytes]:
         return prefix_hash.chain_digests(parent, [0] * count * size, 0, count, size)
 
-    patch.setattr(sequence, "chain_digests", broken)
+    patch.setattr(sequence_kv, "chain_digests", broken)
 
 
 def give_slab_twice(patch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
 
     def broken(self: sequence.Sequence, block_size: int) -> list[bytes]:
         count = len(self.token_ids) // block_size
-        self.extend_digests(count, block_size)
-        return self.digests[:count]
+        self.kv.extend_digests(count, block_size)
+        return self.kv.digests[:count]
 
     patch.setattr(sequence.Sequence, "shareable_digests", broken)
 
@@ -152,7 +152,7 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """Blocks of rejected drafts are not released."""
-    patch.setattr(block_tables.BlockTables, "take_back", lambda self, sequence: None)
+    patch.setattr(block_tables.BlockTables, "take_back", lambda self, kv: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:

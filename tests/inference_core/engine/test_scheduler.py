@@ -106,7 +106,7 @@ def test_a_sequence_wastes_less_than_one_block() -> None:
     while driver.core.has_work:
         driver.step()
         for sequence in driver.scheduler().running.values():
-            assert 0 <= len(sequence.block_table) * BLOCK - sequence.num_computed_tokens < BLOCK
+            assert 0 <= len(sequence.kv.block_table) * BLOCK - sequence.kv.num_computed_tokens < BLOCK
 
 
 # -- order ---------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class QueueMachine(RuleBasedStateMachine):
             leader=None,
             now=self.now,
         )
-        sequence.waited_seconds = lagged
+        sequence.precedence.waited_seconds = lagged
         self.numbers += 1
         self.queue.push(sequence, self.now)
         self.waiting.append(sequence)

@@ -203,7 +203,7 @@ def test_a_running_sequence_holds_no_more_than_its_windows_see(name: str, cache:
         core.core.step()
         if core.scheduler.running and (sequence := next(iter(core.scheduler.running.values()))).has_drawn:
             behind = -(-windows.window // 16) + 1
-            held.append((pool.num_referenced, len(sequence.block_table), behind))
+            held.append((pool.num_referenced, len(sequence.kv.block_table), behind))
     full = 1 if windows.keeps_all else 0
     beside = windows.num_tables - full
     # What a long chunk has needed goes with the first block behind it.

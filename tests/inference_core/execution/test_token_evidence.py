@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.engine.sequence import StatePool
+from inference_core.engine.prompt_readings import StatePool
 from inference_core.execution.logits_runner import RowEvidence, StepEvidence
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence

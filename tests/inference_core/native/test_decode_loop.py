@@ -154,7 +154,7 @@ def test_other_sequences_than_decodes_are_refused(cores: list[Core]) -> None:
     core.step()
     (sequence,) = core._models["m"].scheduler.running.values()
     share = sequence.share
-    share.token_ids, share.start, share.sample = [1], sequence.num_computed_tokens, sequence.sample_spec
+    share.token_ids, share.start, share.sample = [1], sequence.kv.num_computed_tokens, sequence.sample_spec
 
     with pytest.raises(IndexError, match="do not fit a table"):
         decoder.decode_several([share], 17, interruption, [])
