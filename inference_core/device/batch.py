@@ -18,12 +18,12 @@ from inference_core.triton_kernels.tiles import tile_rows_for
 from inference_core.triton_kernels.weights import LowRankRows
 
 _TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
-_PER_DRAW = ("sample_rows", *(name for name, _ in PARAM_FIELDS), *("edit_rows", "repetition", "presence", "frequency"))
+_PENALTIES = ("repetition", "presence", "frequency")
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceBatch:
-    """Views of the arrays of `StepInputs` for T tokens of S sequences, with R rows that are sampled."""
+    """Views of the arrays of `StepInputs` that a decoder reads, for T tokens of S sequences."""
 
     shape: StepShape
     token_ids: torch.Tensor
@@ -36,18 +36,21 @@ class DeviceBatch:
     tables: torch.Tensor
     """int64 [rows x row length], byte offsets of blocks; a sequence's table starts at its `table_start`."""
     sample_rows: torch.Tensor
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-    seed: torch.Tensor
-    position: torch.Tensor
-    edit_rows: torch.Tensor
-    repetition: torch.Tensor
-    presence: torch.Tensor
-    frequency: torch.Tensor
+    """The tokens that logits are computed of."""
     adapted: LowRankRows | None
     """Rows that use adapters; None if no row does."""
+
+
+@dataclass(slots=True, frozen=True)
+class DeviceDraws:
+    """Views of the arrays of `StepInputs` that a sampler reads, each with a number per row that is sampled."""
+
+    params: list[torch.Tensor]
+    """Those of `PARAM_FIELDS`."""
+    edit_rows: torch.Tensor
+    """The row of the tables of edits; below 0 for a draw without."""
+    penalties: list[torch.Tensor]
+    """Of repetition, presence and frequency."""
 
 
 class DeviceInputs:
@@ -72,19 +75,27 @@ class DeviceInputs:
             self.tables[self._arrays["places"][:count]] = self._arrays["values"][:count]
 
     def batch(self, shape: StepShape) -> DeviceBatch:
-        """Views for a step of this shape; the same shape always has the same addresses."""
-        a, tokens, sequences, sampled = self._arrays, shape.tokens, shape.sequences, shape.sampled
+        """What a decoder reads in a step of this shape; the same shape always has the same addresses."""
+        a, tokens, sequences = self._arrays, shape.tokens, shape.sequences
         per_token = {name: a[name][:tokens] for name in ("token_ids", "pending", "positions", "slots")}
-        per_draw = {name: a[name][:sampled] for name in _PER_DRAW}
         return DeviceBatch(
             shape=shape,
             tables=self.tables,
             query_start=a["query_start"][: sequences + 1],
             context_len=a["context_len"][:sequences],
             table_start=a["table_start"][:sequences],
+            sample_rows=a["sample_rows"][: shape.sampled],
             adapted=self._adapted(shape) if shape.adapter_tiles else None,
             **per_token,
-            **per_draw,
+        )
+
+    def draws(self, shape: StepShape) -> DeviceDraws:
+        """What a sampler reads in a step of this shape."""
+        a, sampled = self._arrays, shape.sampled
+        return DeviceDraws(
+            [a[name][:sampled] for name, _ in PARAM_FIELDS],
+            a["edit_rows"][:sampled],
+            [a[name][:sampled] for name in _PENALTIES],
         )
 
     def _adapted(self, shape: StepShape) -> LowRankRows:

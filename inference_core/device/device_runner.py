@@ -229,16 +229,19 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         known = self._drawn_before.index_select(0, pending.clamp(min=0))
         tokens = torch.where(pending >= 0, known.clamp(min=0), batch.token_ids.long())
         raw = self._decoder.forward(tokens, batch)
-        logits = raw[: shape.sampled].float()
         if shape.sampled:
-            if shape.edited:
-                logits = logits.clone() if logits.data_ptr() == raw.data_ptr() else logits
-                tables, penalties = self._edits.tables, (batch.repetition, batch.presence, batch.frequency)
-                edits = (batch.edit_rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses)
-                torch.ops.aio.edit_logits(logits, *edits, *penalties)
-            laws = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
-            torch.ops.aio.draw_tokens(self._drawn[: shape.sampled], logits, *laws)
+            self._draw(raw, shape)
         return raw
+
+    def _draw(self, raw: torch.Tensor, shape: StepShape) -> None:
+        """Draw a token from each of the first rows of `raw` into `_drawn`."""
+        draws, logits = self._device_inputs.draws(shape), raw[: shape.sampled].float()
+        if shape.edited:
+            logits = logits.clone() if logits.data_ptr() == raw.data_ptr() else logits
+            tables = self._edits.tables
+            edits = (draws.edit_rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses)
+            torch.ops.aio.edit_logits(logits, *edits, *draws.penalties)
+        torch.ops.aio.draw_tokens(self._drawn[: shape.sampled], logits, *draws.params)
 
     def _compute_captured(self, shape: StepShape) -> torch.Tensor:
         """As `_compute`; the logits are valid until the next captured step."""

@@ -25,8 +25,6 @@ LARGE = {
     "gateway/inference/routing_knobs.py::RoutingKnobs": 29,
     # A row that the API and the overview show as it is.
     "gateway/telemetry/overview.py::TierNow": 23,
-    "inference_core/device/batch.py::DeviceBatch": 21,
-    "inference_core/engine/sequence.py::Sequence": 45,
     "inference_core/loaders/huggingface/hf_config.py::_Config": 46,
     "inference_core/model_config.py::ModelConfig": 38,
     "inference_core/protocol/commands.py::Knobs": 26,
