@@ -12,7 +12,7 @@ from inference_core.engine.commit import (
     SchedulerTotals,
     StepCommit,
 )
-from inference_core.engine.precedence import Rank
+from inference_core.engine.precedence import Precedence, Rank
 from inference_core.engine.queues import (
     Batch,
     Deadlines,
@@ -293,7 +293,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if `max_num_seqs` and memory allow it, preempting strictly lower classes if need be."""
         adapter = sequence.request.adapter
-        if self._peer_queue_precedes(sequence, now) or (adapter and not self.adapters.has_room(adapter)):
+        if self._peer_queue_precedes(sequence.precedence, now) or (adapter and not self.adapters.has_room(adapter)):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
         hit = self.tables.look_up(digests)
@@ -338,10 +338,10 @@ class Scheduler:
             )
             self.totals.count_prompt(sequence, prefix_caching=self.knobs.prefix_caching)
 
-    def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
-        """Whether a peer's queue head lacks memory and comes before `sequence`: freed memory is reserved for it."""
+    def _peer_queue_precedes(self, rights: Precedence, now: float) -> bool:
+        """Whether a peer's queue head lacks memory and comes before these rights: freed memory is reserved for it."""
         ageing = self.knobs.ageing_seconds
-        order = sequence.precedence.arrival_order(now, ageing)
+        order = rights.arrival_order(now, ageing)
         heads = (peer.blocked for peer in self.peers if peer is not self)
         return any(head is not None and head.precedence.arrival_order(now, ageing) < order for head in heads)
 

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
-from inference_core.engine import sequence
+from inference_core.engine import sequence, sequence_kv
 from inference_core.errors import InvalidRequestError
 from inference_core.kv_cache.prefix_hash import border_digest, root_digest
 from inference_core.protocol import Knobs
@@ -66,7 +66,7 @@ def test_without_such_an_arithmetic_answers_are_found_as_before() -> None:
 
 
 def test_a_cache_that_ignores_the_end_of_the_prompt_would_change_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "border_digest", lambda parent, fast_until: parent)
+    monkeypatch.setattr(sequence_kv, "border_digest", lambda parent, fast_until: parent)
     driver = CoreDriver(prompt_arithmetic=True)
     first = driver.add(PROMPT, sampling=greedy(3 * BLOCK))
     driver.drain()
