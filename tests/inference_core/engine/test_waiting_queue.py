@@ -72,8 +72,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.check_integrity()
         assert list(self.queue.values()) == self.waiting
         expected = sorted(self.waiting, key=lambda s: service_order(s, self.now, self.ageing))
-        assert [entry[-1].number for entry in self.queue.entries()] == [s.number for s in expected]
-        assert self.queue.best_priority == min((s.priority for s in self.waiting), default=None)
+        assert [entry[-1].precedence.number for entry in self.queue.entries()] == [
+            s.precedence.number for s in expected
+        ]
+        assert self.queue.best_priority == min((s.precedence.priority for s in self.waiting), default=None)
 
 
 class TestQueueUnderRandomUse(QueueMachine.TestCase):
