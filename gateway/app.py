@@ -53,6 +53,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.scraped import OverloadCollector
+from gateway.telemetry.traffic_readings import TrafficReadings
 from gateway.tenancy.admission import OverloadQueue
 from gateway.tenancy.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
@@ -60,13 +61,13 @@ from gateway.tenancy.tenancy import ShowKey, Tenancy, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
 from quality.estimates.costs import saved_lately
+from quality.estimates.traffic import read_traffic
 from quality.evaluation.tier_accuracy import ReportFileError, stored_report, warnings_of
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.quality_loop import QualityLoop
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
-from quality.store.queries import refused_since
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog, CatalogInUse, EmbeddingSpec
@@ -490,12 +491,13 @@ class Composition:
             decisions.routing,
             self.metrics,
             models.engine.cores,
+            TrafficReadings(lambda span: read_traffic(database, span, time.time())),
             self._peers,
             None if loop is None else loop.upgrade_rate,
             None if loop is None else loop.days_without_retraining,
-            partial(refused_since, database),
             partial(saved_lately, database),
         )
+        self.stack.push_async_callback(live.traffic.close)
         await self._keep(live.follow, "live figures")
         return live
 

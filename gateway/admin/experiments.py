@@ -22,7 +22,7 @@ from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_form, reason_of
-from gateway.operations.dashboard.html.rendering import Page, back_to, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, page, tier_names
 from gateway.operations.experiment_plan import plan_experiment
 from gateway.tenancy.admin_guard import OPERATOR
 from quality.rollout.experiments import ExperimentError, Experiments, Plan, Results
@@ -160,7 +160,7 @@ async def show_experiments(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
     found = await query_page(admin.database, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
     versions = await asyncio.to_thread(ArtefactRegistry(admin.serving.settings.registry_path).versions)
-    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(admin.serving.routing.served.tiers)]
+    arms = [(f"tier:{number}", name) for number, name in sorted(tier_names(admin.serving).items())]
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
     shown = [_shown(row) for row in found.rows]
     running = any(one.row["status"] == "running" for one in shown)

@@ -16,12 +16,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway import __version__
 from gateway.admin.health import health_of
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
+from gateway.admin.traffic import SPAN_NAMES, USUAL_SPAN, SpanQuery, charts_of
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter, root_of
 from gateway.edge.proxies import host_is_allowed
 from gateway.inference.service import Serving
-from gateway.operations.dashboard.html.charts import DASHES, Series
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, address, below, first_request, page
+from gateway.operations.dashboard.html.charts import Timeline
+from gateway.operations.dashboard.html.rendering import (
+    HEADERS,
+    TEMPLATES,
+    Page,
+    address,
+    below,
+    first_request,
+    page,
+    tier_names,
+)
 from gateway.operations.running import Operations, operations_of
 from gateway.telemetry.overview import Overview, TierNow
 from gateway.telemetry.service_levels import levels_of_all
@@ -32,6 +42,7 @@ from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import budgets
 from quality.comparison.routing_worth import in_words
+from quality.estimates.traffic import Span, Traffic
 
 # A page does not wait longer for a database that hangs.
 WAIT_SECONDS = 1.0
@@ -215,74 +226,85 @@ _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
 
 @get("/")
-async def show_overview(request: HttpRequest, admin: Admin) -> Response[Any]:
+async def show_overview(request: HttpRequest, admin: Admin, span: SpanQuery = USUAL_SPAN) -> Response[Any]:
     """The page."""
-    shown = await _context(admin.operations, await admin.operations.live.overview())
+    live = admin.operations.live
+    shown = await _context(admin.operations, await live.overview(), await live.traffic.look(span), span)
     curl, api_url = first_request(request), f"{address(request)}/v1"
-    return page(request, "overview.html", "Overview", **shown, curl=curl, api_url=api_url)
+    return page(
+        request, "overview.html", "Overview", **shown, with_charts=True, spans=SPAN_NAMES, curl=curl, api_url=api_url
+    )
 
 
 @get("/overview/events")
-async def overview_events(request: HttpRequest, admin: Admin) -> Stream:
+async def overview_events(request: HttpRequest, admin: Admin, span: SpanQuery = USUAL_SPAN) -> Stream:
     """Send the changing parts of the page, as HTML, every two seconds."""
     headers = {**HEADERS, "x-accel-buffering": "no"}
-    return Stream(_events(admin.operations, root_of(request)), media_type="text/event-stream", headers=headers)
+    return Stream(_events(admin.operations, root_of(request), span), media_type="text/event-stream", headers=headers)
 
 
 @get("/overview", summary="Show the current figures of tiers and cores")
 async def overview_figures(admin: Admin, as_csv: AsCsv) -> Response[Overview]:
-    """Everything on the dashboard's overview, over the last five minutes. As CSV: the tiers."""
+    """Everything on the dashboard's overview that is of the last five minutes; `/admin/api/traffic` has what was
+    before. As CSV: the tiers."""
     now = await admin.operations.live.overview()
     rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
     return json_or_csv(as_csv, "overview", now, list(rows[0]), rows)
 
 
-async def _events(operations: Operations, root: str) -> AsyncIterator[str]:
+async def _events(operations: Operations, root: str, span: Span) -> AsyncIterator[str]:
     yield "retry: 1000\n\n"
+    charted: Traffic | None = None
     for _ in range(EVENTS):
         await asyncio.sleep(EVENT_SECONDS)
-        text = below(root, await fragment(operations, await operations.live.overview()))
-        yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
+        now, traffic = await operations.live.overview(), await operations.live.traffic.look(span)
+        text = await fragment(operations, now, traffic, span)
+        if traffic is not charted:
+            charted = traffic
+            text += _charts(operations, traffic)
+        yield "".join(f"data: {line}\n" for line in below(root, text).splitlines()) + "\n"
 
 
-async def fragment(operations: Operations, now: Overview) -> str:
-    """Return the changing part of the page, rendered once for all viewers of the same figures."""
-    drawn = operations.live.drawn
-    if drawn is None or drawn[0] is not now:
-        shown = await _context(operations, now)
-        drawn = operations.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(shown))
-    return drawn[1]
+async def fragment(operations: Operations, now: Overview, traffic: Traffic | None, span: Span) -> str:
+    """Return the changing part of the page without charts, rendered once for all viewers of the same figures."""
+    drawn = operations.live.drawn.get(span)
+    if drawn is None or drawn[0] is not now or drawn[1] is not traffic:
+        shown = await _context(operations, now, traffic, span)
+        drawn = now, traffic, TEMPLATES.get_template("overview_live.html").render(shown, with_charts=False)
+        operations.live.drawn[span] = drawn
+    return drawn[2]
 
 
-async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
-    tiers = [tier.tier or 0 for tier in now.tiers]
-    traffic = [
-        Series(
-            name=f"Tier {number}",
-            values=[point.requests_per_second.get(number) for point in now.history],
-            colour=number,
-            dashes=DASHES.get(number, "none"),
-        )
-        for number in tiers
-    ]
-    latency = [
-        Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
-        for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
-    ]
+def _charts(operations: Operations, traffic: Traffic | None) -> str:
+    return TEMPLATES.get_template("overview_charts.html").render(charts=_charts_of(operations, traffic))
+
+
+def _charts_of(operations: Operations, traffic: Traffic | None) -> list[Timeline]:
+    shown = traffic is not None and (traffic.together.answered or traffic.together.refused)
+    return charts_of(traffic, tier_names(operations.serving)) if traffic is not None and shown else []
+
+
+async def _context(operations: Operations, now: Overview, traffic: Traffic | None, span: Span) -> dict[str, Any]:
     steps, worth = await first_steps(operations), operations.constant.last
-    constant = operations.serving.routing.knobs.active.constant
+    catalog, constant = operations.serving.routing.served.catalog, operations.serving.routing.knobs.active.constant
+    verdict = None if worth is None else worth.catalogue
+    charts = _charts_of(operations, traffic)
     return {
         "now": now,
+        "span": span,
+        "span_name": SPAN_NAMES[span],
+        "traffic": traffic,
+        "charts": charts,
         # Nothing to chart: the page says what to do instead.
-        "quiet": not now.overall.requests and all(point.ttft_p50 is None for point in now.history),
+        "quiet": not now.overall.requests and not charts,
         "problems": operations.readiness.problems,
         "steps": steps,
-        "worth": None if worth is None else in_words(worth.catalogue, constant),
         "open_steps": sum(step.done is not True for step in steps),
-        "traffic": traffic,
-        "latency": latency,
-        "estimated": {spec.number: spec.price.estimated for spec in operations.serving.routing.served.catalog.tiers},
-        "objectives": {spec.number: spec.objective for spec in operations.serving.routing.served.catalog.tiers},
+        "worth": verdict,
+        "worth_text": None if worth is None else in_words(verdict, constant),
+        "tier_names": tier_names(operations.serving),
+        "estimated": {spec.number: spec.price.estimated for spec in catalog.tiers},
+        "objectives": {spec.number: spec.objective for spec in catalog.tiers},
     }
 
 

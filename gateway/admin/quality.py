@@ -16,7 +16,7 @@ from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.admin.labels import labels_shown, order_reset, review, show_review
-from gateway.admin.resource import Admin, AsCsv, json_or_csv, list_endpoint, query_page
+from gateway.admin.resource import Admin, AdminContext, AsCsv, json_or_csv, list_endpoint, query_page
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -243,8 +243,37 @@ async def retrain_now(data: JSONBody[RetrainOrder], admin: Admin) -> RetrainStar
     return RetrainStarted(started=await order_retraining(admin.operations, admin.actor, data.reason))
 
 
-PATH = "/admin/quality"
+PATH = "/admin/quality/details"
 ROWS = "10"
+ENOUGH_ANSWERS = 10
+"""Verified answers of a tier from which a share of them is shown."""
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """What is amiss, of one tier or of all (`tier` None)."""
+
+    tier: int | None
+    text: str
+
+
+def warnings_of(status: MonitorStatus) -> Iterator[Warned]:
+    """Return what an operator should look at."""
+    for rate in status.upgrade_rates:
+        if rate.alarm:
+            worse = rate.needs_upgrade
+            text = f"{worse.value or 0.0:.0%} of the last {worse.total} verified answers were worse. {rate.reason}"
+            yield Warned(rate.tier, text)
+    for one in status.calibration_drift:
+        if one.drifted:
+            text = f"{one.predicted:.0%} expected, {one.verified:.0%} verified as good, of {one.answers:,} answers."
+            yield Warned(one.tier, text)
+    for drift in status.input_drift:
+        if drift.drifted:
+            yield Warned(None, f"The last {drift.prompts:,} prompts differ from those before them ({drift.of}).")
+
+
+def _worse_of_all(status: MonitorStatus) -> Share | None:
+    return next((rate.needs_upgrade for rate in status.upgrade_rates if rate.tier is None), None)
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -257,30 +286,52 @@ class Registered(msgspec.Struct, frozen=True):
 
 @get("/quality")
 async def show_quality(request: HttpRequest, admin: Admin) -> Response[Any]:
-    """Query: `cursor`, of the previous page of versions."""
-    database = admin.database
-    asked, labels = {"limit": ROWS}, None if admin.operations.active_labels is None else labels_shown(admin.operations)
-    versions, runs, rollouts, estimates, registered = await asyncio.gather(
-        query_page(database, ARTEFACTS, asked | dict(request.query_params)),
-        query_page(database, RETRAININGS, asked),
-        query_page(database, ROLLOUTS, asked),
+    """The summary: how much quality is kept, what is amiss, and what is on trial."""
+    runs, estimates, registered = await asyncio.gather(
+        query_page(admin.database, RETRAININGS, {"limit": "1"}),
         _estimates(admin.operations),
-        asyncio.to_thread(_registered, ArtefactRegistry(admin.serving.settings.registry_path), labels is not None),
+        _registered(admin),
     )
-    monitor = None if admin.operations.quality_loop is None else admin.operations.quality_loop.monitor
     return page(
         request,
         "quality.html",
         "Quality",
         estimates=estimates,
-        not_sampled="" if estimates is None else _not_sampled(estimates),
-        rules=None if monitor is None else monitor.settings,
-        labels_come=admin.operations.labels(),
-        judge=None if admin.operations.quality_loop is None else admin.operations.quality_loop.judge,
-        loop_runs=admin.operations.quality_loop is not None,
-        own_labels=None if labels is None else labels.labels,
+        kept=None if estimates is None else _worse_of_all(estimates),
+        warnings=[] if estimates is None else list(warnings_of(estimates)),
+        enough=ENOUGH_ANSWERS,
+        strongest=admin.serving.routing.served.strongest,
+        registered=registered,
         runs=runs.rows,
-        retrained=None if admin.operations.quality_loop is None else admin.operations.quality_loop.retrained,
+        own_labels=_own_labels(admin.operations),
+    )
+
+
+@get("/quality/details")
+async def show_quality_details(request: HttpRequest, admin: Admin) -> Response[Any]:
+    """Query: `cursor`, of the previous page of versions."""
+    database, asked = admin.database, {"limit": ROWS}
+    versions, runs, rollouts, estimates, registered = await asyncio.gather(
+        query_page(database, ARTEFACTS, asked | dict(request.query_params)),
+        query_page(database, RETRAININGS, asked),
+        query_page(database, ROLLOUTS, asked),
+        _estimates(admin.operations),
+        _registered(admin),
+    )
+    loop = admin.operations.quality_loop
+    return page(
+        request,
+        "quality_details.html",
+        "Quality in detail",
+        estimates=estimates,
+        not_sampled="" if estimates is None else _not_sampled(estimates),
+        rules=None if loop is None or loop.monitor is None else loop.monitor.settings,
+        labels_come=admin.operations.labels(),
+        judge=None if loop is None else loop.judge,
+        loop_runs=loop is not None,
+        own_labels=_own_labels(admin.operations),
+        runs=runs.rows,
+        retrained=None if loop is None else loop.retrained,
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
@@ -350,7 +401,16 @@ def _not_sampled(estimates: MonitorStatus) -> str:
     return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
 
 
-def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
+def _own_labels(operations: Operations) -> dict[str, int] | None:
+    return None if operations.active_labels is None else labels_shown(operations).labels
+
+
+async def _registered(admin: AdminContext) -> Registered:
+    registry = ArtefactRegistry(admin.serving.settings.registry_path)
+    return await asyncio.to_thread(_read_registry, registry, admin.operations.active_labels is not None)
+
+
+def _read_registry(registry: ArtefactRegistry, routes: bool) -> Registered:
     if not registry.versions():
         return Registered([default_artefact().name], versions_now(registry)) if routes else Registered([], None)
     try:
@@ -367,7 +427,7 @@ QUALITY_PAGE = Page(
     title="Quality",
     path="/quality",
     handlers=(
-        show_quality, forget_labels, retrain, promote, roll_back_version, try_version, end_version_trial,
-        show_review, review,
+        show_quality, show_quality_details, forget_labels, retrain, promote, roll_back_version, try_version,
+        end_version_trial, show_review, review,
     ),
 )  # fmt: skip

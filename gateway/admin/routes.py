@@ -25,6 +25,7 @@ from gateway.admin.requests import REQUESTS_PAGE, SESSIONS_PAGE, list_sessions, 
 from gateway.admin.resource import admin_context
 from gateway.admin.routing import ROUTING_PAGE, show_report
 from gateway.admin.system import SYSTEM_PAGE, TIER_ENDPOINTS, show_system
+from gateway.admin.traffic import show_traffic
 from gateway.admin.tryout import TRY_PAGE
 from gateway.admin.users import USERS_PAGE, erase_user, list_users
 from gateway.admin.versions import VERSION_ENDPOINTS
@@ -140,6 +141,7 @@ def operations_routers() -> list[Router]:
             refuse_report,
             show_slo,
             overview_figures,
+            show_traffic,
             request_figures,
             show_system,
             *VERSION_ENDPOINTS,

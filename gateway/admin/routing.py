@@ -4,7 +4,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -20,9 +20,9 @@ from gateway.base.errors import bad_request
 from gateway.base.numbers import MOST_EPOCH
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest, Named
-from gateway.operations.dashboard.html.charts import DASHES, Curve, Mark, Plane, Series
+from gateway.operations.dashboard.html.charts import DASHES, Curve, Mark, Plane, Series, Timeline
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
-from gateway.operations.dashboard.html.rendering import HEADERS, Page, back_to, page
+from gateway.operations.dashboard.html.rendering import HEADERS, Page, back_to, page, tier_names
 from gateway.operations.routing_report import gateway_report
 from gateway.operations.running import Operations
 from gateway.tenancy.admin_guard import OPERATOR
@@ -35,8 +35,8 @@ MOST_DAYS = 366
 # How long the page waits for the learning curve; the next load shows it.
 WAIT_SECONDS = 0.1
 _DAY = 86_400
-# Numbers of colours.
-_OWN, _MEASURED, _PREVIEWED, _ESTIMATE = 1, 2, 3, 5
+# Colours, none of which is a tier's.
+_OWN, _MEASURED, _PREVIEWED, _ESTIMATE = "ink", "good", "warn", "quiet"
 _COLUMNS = (
     "split",
     *(name for name in Part.__struct_fields__ if name not in ("spent", "net")),
@@ -129,11 +129,11 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         answers=min(routing.knobs.active.observe_tier or routing.served.strongest, routing.served.strongest),
         target=(help_.targets.previewed or help_.targets.active).target,
         cost_lines=_by_day(costs),
-        tier_parts=_by_tier(costs),
+        tier_parts=_by_tier(costs, tier_names(admin.serving)),
         class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
         kinds=_by_kind(report.quality.kinds),
         calibration_marks=[_calibration_mark(one) for one in report.quality.calibration],
-        diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour=5, dashes="4 4")],
+        diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour="quiet", dashes="4 4")],
         marks=_target_marks(report),
         **_target_curve(report),
         learned=_learned(report),
@@ -173,23 +173,31 @@ async def _change_knob(
     return back_to(PATH, f"{notice}{late}")
 
 
-def _by_tier(costs: CostReport) -> list[tuple[str, int, int]]:
+def _by_tier(costs: CostReport, names: Mapping[int, str]) -> list[tuple[str, int, int]]:
     """Return name, requests and colour of each tier."""
     numbers = [(int(part.name), part.spent) for part in costs.by_tier if part.name and part.name.isdigit()]
-    return [(f"Tier {number}", spent.requests, number) for number, spent in numbers]
+    return [(names.get(number, f"tier {number}"), spent.requests, number) for number, spent in numbers]
 
 
-def _by_day(costs: CostReport) -> list[Series]:
+def _by_day(costs: CostReport) -> Timeline:
     """Return a line of what was paid and one of what the strongest tier alone would have cost."""
     spent = {part.name: part.spent for part in costs.by_day}
     days = range(int(costs.since // _DAY), int(costs.until // _DAY) + 1)
     of_days = [spent.get(time.strftime("%Y-%m-%d", time.gmtime(day * _DAY)), Spent()) for day in days]
-    return [
-        Series(name="spent", values=[day.cost_usd for day in of_days], colour=1, dashes=DASHES[1]),
-        Series(
-            name="all by the strongest tier", values=[day.baseline_usd for day in of_days], colour=3, dashes=DASHES[3]
-        ),
-    ]
+    return Timeline(
+        title="Cost per day",
+        times=[float(day * _DAY) for day in days],
+        series=[
+            Series(name="paid", values=[day.cost_usd for day in of_days], colour="ink"),
+            Series(
+                name="by the strongest tier alone",
+                values=[day.baseline_usd for day in of_days],
+                colour="quiet",
+                dashes=DASHES[2],
+            ),
+        ],
+        format="usd",
+    )
 
 
 def _target_curve(report: RoutingReport) -> dict[str, Any]:

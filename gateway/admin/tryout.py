@@ -30,7 +30,7 @@ from gateway.edge.asgi import HttpRequest, root_of
 from gateway.inference.api.build_request import RequestHead, chat_request
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import Form, WrongField, filled_in, given_of, parse_form, text_of
-from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, below, page
+from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, Page, back_to, below, page, tier_names
 from gateway.tenancy.admin_guard import actor_of, session_token
 from gateway.tenancy.budgets.budget_commands import id_of
 from gateway.tenancy.guard import access_of, caller_of
@@ -255,6 +255,7 @@ def _parts(serving: Serving, found: Routed | None) -> dict[str, Any]:
     tiers = serving.routing.served.catalog.tiers
     return {
         "found": found,
+        "tier_names": tier_names(serving),
         "models": {spec.number: spec.served_name for spec in tiers},
         "estimated": {spec.number: spec.price.estimated for spec in tiers},
         "strongest": len(tiers),
@@ -308,7 +309,8 @@ async def try_verdict(request: HttpRequest) -> Response[Any]:
     request_id, better = str(form.get("request_id", "")), str(form.get("better", ""))
     done = await order_verdict(request, request_id, better)
     learned = "routing follows it" if done.learned else done.reason
-    return back_to(PATH, f"Tier {done.tier}'s answer is labelled {done.label.replace('_', ' ')}: {learned}.")
+    name, label = tier_names(serving_of(request))[done.tier], done.label.replace("_", " ")
+    return back_to(PATH, f"The answer of {name} is labelled {label}: {learned}.")
 
 
 def _trial_of(form: Form) -> Trial:

@@ -1,11 +1,10 @@
 """What the overview shows, in memory: the gateway's current figures as plain data (by tier, by core, against the alert
-thresholds), a sample every few seconds, and one snapshot shared by all viewers.
+thresholds), and one snapshot shared by all viewers.
 """
 
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -19,9 +18,11 @@ from gateway.telemetry.alert_rules import RULES, AlertInputs, Severity, alert_fi
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, levels_of_all, levels_together
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
+from gateway.telemetry.traffic_readings import TrafficReadings
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
 from quality.estimates.costs import NetSaving
+from quality.estimates.traffic import Span, Traffic
 from quality.estimates.verified_sample import UpgradeRate
 from tiers.tier import Tier
 
@@ -80,17 +81,6 @@ class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of the history; rates and quantiles cover the window that ended `at` (epoch seconds)."""
-
-    at: float
-    requests_per_second: dict[int, float]
-    ttft_p50: float | None
-    ttft_p95: float | None
-    ttft_p99: float | None
-    waiting: int
-
-
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on the overview page. Windows end `at` (epoch seconds)."""
 
@@ -103,13 +93,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the last verified answers that were worse than the strongest tier's, as of the last sample; None if
     unknown.
     """
-    refused: int | None
-    """Requests refused in the last hour, as of the last sample; None if unknown."""
     saved: NetSaving | None
     """The net saving of the usual days, as of one of the last samples; None if unknown."""
     alerts: list[AlertNow]
-    history: list[Point]
-    """Samples, oldest first."""
 
 
 def tiers_now(
@@ -208,20 +194,17 @@ def _share(part: float | None, whole: float | None) -> float | None:
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 10.0
-SAMPLES = 360
 FRESH_SECONDS = 2.0
-REFUSED_SECONDS = 3600.0
 SAVED_SHARE = 0.02
 # A page does not wait for a core that is busy with a long step.
 CORE_SECONDS = 0.15
 
 
 class Live:
-    """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
+    """Figures of all gateway processes behind the port and of the cores, at this moment (SPEC OB-12).
 
     Everything that changes is read from memory and from the cores, with no database query, whatever the load. Answer
-    quality (`quality`), the number of refused requests since a time (`refused`) and what was saved (`saved`) are
-    queried with the samples.
+    quality (`quality`) and what was saved (`saved`) are queried with the samples.
     """
 
     def __init__(
@@ -229,23 +212,21 @@ class Live:
         routing: RoutingService,
         metrics: Metrics,
         cores: Mapping[str, CoreClient],
+        traffic: TrafficReadings,
         peers: Peers | None = None,
         quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
         retraining_days: Callable[[], float | None] | None = None,
-        refused: Callable[[float], Awaitable[int]] | None = None,
         saved: Callable[[], Awaitable[NetSaving]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
         self._quality, self._retraining_days = quality, retraining_days
-        self._count_refused = refused
         self._upgrade: UpgradeRate | None = None
-        self._refused: int | None = None
         self._read_saved = saved
         self._saved: NetSaving | None = None
         self._saved_until = 0.0
         self._begun = clock()
-        self._history: deque[Point] = deque(maxlen=SAMPLES)
+        self.traffic = traffic
         self._since: dict[str, float] = {}
         self._alerts: list[AlertNow] = []
         self._stats: dict[str, CoreStats] = {}
@@ -253,8 +234,8 @@ class Live:
         self._problems: dict[str, str] = {}
         self._snapshot: Overview | None = None
         self._lock = asyncio.Lock()
-        # The last rendered fragment, and the figures that it shows.
-        self.drawn: tuple[Overview, str] | None = None
+        # The last rendered fragment of each span, and the figures that it shows.
+        self.drawn: dict[Span, tuple[Overview, Traffic | None, str]] = {}
         # Tables that were seen with a row; only a new installation's page asks for them.
         self.tables_held: set[str] = set()
         # The last look at them, and until when pages wait for it (time of the event loop).
@@ -271,12 +252,9 @@ class Live:
                 log.exception("the overview was not sampled")
 
     async def sample(self) -> None:
-        """Add a point to the history, and evaluate the alerts."""
+        """Read what the database says, and evaluate the alerts."""
         if self._quality is not None:
             self._upgrade = await self._quality()
-        if self._count_refused is not None:
-            with suppress(SQLAlchemyError, OSError):
-                self._refused = await self._count_refused(self._clock() - REFUSED_SECONDS)
         await self._look_at_saving()
         async with self._lock:
             now = self._snapshot = await self._look()
@@ -285,16 +263,6 @@ class Live:
         tiers, gpus = self._routing.served.tiers.values(), self._metrics.gpus.readings
         figures = alert_figures(levels, self._stats, tiers, gpus, days)
         self._alerts = over_limit(figures, self._since, now.at)
-        self._history.append(
-            Point(
-                at=now.at,
-                requests_per_second={tier.tier or 0: tier.requests_per_second for tier in now.tiers},
-                ttft_p50=now.overall.ttft_seconds.p50,
-                ttft_p95=now.overall.ttft_seconds.p95,
-                ttft_p99=now.overall.ttft_seconds.p99,
-                waiting=now.overall.waiting,
-            )
-        )
 
     async def _look_at_saving(self) -> None:
         """Read what was saved, unless reading it would take more than `SAVED_SHARE` of the time."""
@@ -326,10 +294,8 @@ class Live:
             tiers=tiers,
             cores=[self._core(name) for name in self._cores],
             upgrade=self._upgrade,
-            refused=self._refused,
             saved=self._saved,
             alerts=self._alerts,
-            history=list(self._history),
         )
 
     async def _read_cores(self) -> None:

@@ -52,8 +52,8 @@ requests = Table(
         Text,
         IndexedComputed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
     ),
-    # Recent spending is read from the index alone, and counts by tier from the one below.
-    Index("ix_requests_created_at_tier_cost_usd", "created_at", "tier", "cost_usd", "baseline_cost_usd"),
+    # Recent spending and the traffic over time are read from the index alone, and counts by tier from the one below.
+    Index("ix_requests_traffic", "created_at", "tier", "cost_usd", "baseline_cost_usd", "status", "ttft_ms"),
     # Rows with texts, oldest first.
     Index(
         "ix_requests_texts",

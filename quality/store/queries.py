@@ -340,13 +340,6 @@ async def add_refused(engine: AsyncEngine, counts: Iterable[tuple[float, Refusal
         )
 
 
-async def refused_since(engine: AsyncEngine, since: float) -> int:
-    """Return how many requests were refused in the minutes that began at `since` (epoch seconds) or later."""
-    count, created = refused_requests.c.count, refused_requests.c.created_at
-    async with engine.connect() as connection:
-        return await connection.scalar(select(func.coalesce(func.sum(count), 0)).where(created >= since)) or 0
-
-
 def _row(minute: float, kind: RefusalKind, count: RefusalCount) -> dict[str, object]:
     digest = hashlib.blake2b(msgspec.msgpack.encode((minute, kind)), digest_size=16).hexdigest()
     return {"refusal_id": digest, "created_at": minute, **msgspec.structs.asdict(kind), **msgspec.structs.asdict(count)}

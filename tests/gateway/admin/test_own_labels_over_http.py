@@ -134,14 +134,14 @@ async def test_resetting_them_requires_an_admin_key(aio: RunningGateway) -> None
 
 async def test_the_dashboard_counts_them_and_an_operator_resets_them_there(aio: RunningGateway) -> None:
     async with with_user(aio, "oscar", "operator") as operator, with_user(aio, "vera", "viewer") as viewer:
-        seen = await viewer.get("/admin/quality")
+        seen = await viewer.get("/admin/quality/details")
         assert "follows 40 labels" in seen.text
         token = {"csrf_token": forms_of(seen)["/admin/logout"]["fields"]["csrf_token"]}
         assert FORGET not in forms_of(seen)
         assert (await viewer.post(FORGET, data=token | {"reason": "x"})).status_code == 403
         assert (await operator.post(FORGET, data={"reason": "x"})).status_code == 403, "no token"
-        page = await operator.get("/admin/quality")
+        page = await operator.get("/admin/quality/details")
         assert (await submit(operator, page, FORGET)).status_code == 400, "no reason"
         assert (await submit(operator, page, FORGET, reason="mended")).status_code == 303
-        assert "follows 0 labels" in (await operator.get("/admin/quality")).text
+        assert "follows 0 labels" in (await operator.get("/admin/quality/details")).text
     assert (await decided(aio))["tier"] == 1

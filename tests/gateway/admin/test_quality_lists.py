@@ -127,7 +127,7 @@ async def test_a_monitor_that_has_not_started_is_said_to_be_starting(
     async with running_gateway(given) as gateway:
         answer = await gateway.http.get("/admin/api/estimates", headers={"authorization": f"Bearer {ADMIN}"})
         await sign_in(gateway.http, ADMIN)
-        page = await gateway.http.get("/admin/quality")
+        page = await gateway.http.get("/admin/quality/details")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "monitor_starting")
     assert "retry-after" in answer.headers
     assert page.status_code == 200

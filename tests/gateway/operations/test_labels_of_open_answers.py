@@ -192,7 +192,7 @@ async def test_the_database_says_how_the_judge_stands_through_its_test(settings:
 
 async def page_with_estimates(viewer: httpx.AsyncClient) -> str:
     """Empty until the monitor has started."""
-    text = (await viewer.get("/admin/quality")).text
+    text = (await viewer.get("/admin/quality/details")).text
     return text if "Judge of open answers" in text else ""
 
 

@@ -273,7 +273,7 @@ async def test_reasons_are_counted_and_shown(world: World) -> None:
     counts = {"no consent": 2, "bound": 1}
     assert (await world.aio.http.get("/admin/api/estimates")).json()["not_sampled"] == counts
     async with with_user(world.aio, "vera", "viewer") as viewer:
-        page = (await viewer.get("/admin/quality")).text
+        page = (await viewer.get("/admin/quality/details")).text
     assert "2: its texts may not be stored, or not be shown to the tiers that would answer" in page
     assert 'aio_not_sampled_total{reason="bound"}' in (await world.aio.http.get("/metrics")).text
 

@@ -84,7 +84,7 @@ def test_160_requests_half_of_them_for_rules_make_30_labels_in_the_idle_time_of_
         found = by_rule(database)
         # The test of the judge goes on at the same time.
         until(lambda: "as their judge (right" in httpx.get(f"{server.url}/health/ready", timeout=60).json()["labels"])
-        quality, routing = pages(server, "/admin/quality", "/admin/routing")
+        quality, routing = pages(server, "/admin/quality/details", "/admin/routing")
     database.dispose()
     assert found >= LABELS
     assert "open answers get none, because the strongest tier is refused as their judge" in quality

@@ -89,7 +89,7 @@ async def test_the_trailing_days_money_is_found_by_indexes_on_time(sqlite_engine
     covering, plain = "USING COVERING INDEX", "USING INDEX"
     # For texts SQLite reads the row, although the index says that there are some.
     assert sorted(found) == [
-        f"SEARCH requests {covering} ix_requests_created_at_tier_cost_usd (created_at>?)",
+        f"SEARCH requests {covering} ix_requests_traffic (created_at>?)",
         f"SEARCH requests {plain} ix_requests_texts (created_at>?)",
         f"SEARCH verifications {covering} ix_verifications_spending (finished_at=?)",
         f"SEARCH verifications {covering} ix_verifications_spending (finished_at>?)",

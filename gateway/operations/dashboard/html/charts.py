@@ -1,11 +1,13 @@
 """Geometry of the charts: turns numbers into coordinates of an SVG view box, which the templates draw.
 
 Charts are drawn on the server, so that they work without JavaScript, obey a Content-Security-Policy without inline
-style, print, and are readable: every chart comes with a table or labels.
+style, print, and are readable: every chart comes with a table or labels. A script shows the table's row of the time
+that is pointed at.
 """
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -19,9 +21,31 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     values: Sequence[float | None]
-    colour: int = 1
-    """Number of its colour in the palette."""
+    colour: int | str = 1
+    """The number of the tier that it is of; else a name: `ink`, `quiet`, `good`, `warn` or `bad`."""
     dashes: str = "none"
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines over time, with a value for each of `times` (epoch seconds, evenly spaced)."""
+
+    title: str
+    times: Sequence[float]
+    series: Sequence[Series]
+    format: str
+    """Name of the filter that shows a value."""
+
+    @property
+    def top(self) -> float:
+        """Return the value at the upper end of the axis."""
+        return top_of_all(self.series)
+
+
+class TimeMark(msgspec.Struct, frozen=True):
+    """A mark on the axis of time: its position and label."""
+
+    place: float
+    label: str
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -36,7 +60,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: int = 1
+    colour: int | str = 1
     dashes: str = "none"
 
 
@@ -46,7 +70,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     x: float
     y: float
-    colour: int = 1
+    colour: int | str = 1
     low: float | None = None
     high: float | None = None
 
@@ -103,6 +127,32 @@ def ticks(top: float, *, whole: bool = False) -> list[Tick]:
     if whole and top / parts % 1:
         parts = int(top) if 1 <= top <= 5 and not top % 1 else 1
     return [Tick(HEIGHT * (1 - i / parts), top * i / parts) for i in range(parts + 1)]
+
+
+# Steps between marks of time, seconds.
+_TIME_STEPS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800)
+_MOST_MARKS = 7
+# Marks this near to an end of the axis would cover its label.
+_NEAR_END = 0.09
+
+
+def time_marks(times: Sequence[float]) -> list[TimeMark]:
+    """Return marks at round times, UTC, between one at the beginning and one that says "now"."""
+    begin, end = times[0], times[-1]
+    length = end - begin
+    step = next((step for step in _TIME_STEPS if length / step <= _MOST_MARKS), _TIME_STEPS[-1])
+    form = "%H:%M" if step < 86_400 else "%b %d"
+    first = math.ceil(begin / step) * step
+    inner = [
+        TimeMark((at - begin) / length * WIDTH, _time(at, form))
+        for at in range(first, math.floor(end) + 1, step)
+        if _NEAR_END < (at - begin) / length < 1 - _NEAR_END
+    ]
+    return [TimeMark(0.0, _time(begin, form)), *inner, TimeMark(WIDTH, "now")]
+
+
+def _time(at: float, form: str) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
 def line(values: Sequence[float | None], top: float, width: float = WIDTH) -> str:

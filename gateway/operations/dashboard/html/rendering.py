@@ -28,7 +28,7 @@ from gateway.base.errors import ApiError, as_api_error, request_id_of
 from gateway.base.inference_request import CALLER, KEYLESS
 from gateway.edge.asgi import HttpRequest, root_of
 from gateway.edge.proxies import authority_of, hosts_of
-from gateway.inference.service import serving_of
+from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html import charts
 from gateway.operations.running import operations_of
 from gateway.telemetry.slo import Quantiles
@@ -138,6 +138,7 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
         "path": request.scope["path"],
         "query": dict(request.query_params),
         "base_url": site_of(request),
+        "tier_names": tier_names(operations_of(request).serving),
         "wrong": None,
     }
     body = below(root_of(request), TEMPLATES.get_template(template).render(known | context)).encode()
@@ -154,6 +155,11 @@ _LINK = re.compile(r"""(\b(?:href|src|action|formaction|data-events)="|\bcontent
 def below(root: str, html: str) -> str:
     """Return `html` with its links to our own paths below `root`."""
     return _LINK.sub(rf"\g<1>{root}", html) if root else html
+
+
+def tier_names(serving: Serving) -> dict[int, str]:
+    """Return the tiers' names in the catalogue by their numbers."""
+    return {spec.number: spec.name for spec in serving.routing.served.catalog.tiers}
 
 
 def _pages(request: HttpRequest) -> tuple[Page, ...]:

@@ -103,7 +103,25 @@ async function ask(form, button) {
   }
 }
 
+// The values of a chart at the time that is pointed at: a row of its table.
+function pointAt(event) {
+  const chart = event.target.closest?.(".timeline > svg")?.parentElement;
+  if (!chart) return;
+  const svg = chart.querySelector("svg");
+  const rows = chart.querySelectorAll("tbody tr");
+  const x = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
+  const place = Math.min(Math.max(Math.round((x / 600) * (rows.length - 1)), 0), rows.length - 1);
+  const cursor = svg.querySelector(".cursor");
+  cursor.setAttribute("visibility", "visible");
+  cursor.setAttribute("transform", `translate(${(place / Math.max(rows.length - 1, 1)) * 600})`);
+  const [at, ...values] = Array.from(rows[place].cells, (cell) => cell.textContent);
+  const names = Array.from(chart.querySelectorAll("thead th"), (cell) => cell.textContent).slice(1);
+  chart.querySelector(".readout").textContent = `${at}: ${names.map((name, n) => `${name} ${values[n]}`).join(", ")}`;
+}
+
 document.documentElement.classList.add("js");
+document.addEventListener("pointermove", pointAt);
+document.addEventListener("pointerdown", pointAt);
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button[data-copy]");
   if (button) copy(button);

@@ -34,6 +34,7 @@ PAGES = (
     *(f"/admin{page.path}".rstrip("/") for page in SITE),
     "/admin/requests td a",
     "/admin/keys td a",
+    "/admin/quality/details",
     "/admin/quality/review",
     "/admin/system/alerts",
     "/admin/none",
@@ -106,7 +107,7 @@ def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(des
             expect(card(page, question)).to_contain_text(sentence)
     tiers = card(page, "What it costs").get_by_role("region", name="Tiers").locator("tbody tr")
     for part in report["cost"]["costs"]["by_tier"]:
-        row = tiers.filter(has_text=f"Tier {part['name']}")
+        row = tiers.filter(has_text=f"tier-{part['name']}")
         expect(row.locator("td").first).to_have_text(str(part["spent"]["requests"]))
     expect(page.get_by_role("region", name="Learning curve").locator("tbody tr").first).to_be_visible()
 

@@ -32,6 +32,7 @@ PAGES = (
     *(f"/admin{page.path}".rstrip("/") for page in SITE),
     "/admin/requests td a",
     "/admin/keys td a",
+    "/admin/quality/details",
     "/admin/quality/review",
     "/admin/system/alerts",
 )

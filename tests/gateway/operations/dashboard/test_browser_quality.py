@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]
 @pytest.fixture
 def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
     with admin_at(chrome, gateway) as page:
-        page.goto("/admin/quality")
+        page.goto("/admin/quality/details")
         yield page
 
 
@@ -74,7 +74,7 @@ def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> 
     first = request.inner_text()
     for shown in ("Prompt", "The served answer is"):
         expect(page.get_by_role("heading", name=shown)).to_be_visible()
-    expect(card(page, "The verifier's, tier 4").locator("pre")).not_to_be_empty()
+    expect(card(page, "The verifier's, tier-4").locator("pre")).not_to_be_empty()
     assert not serious_findings(page)
     page.get_by_label("Comment, if any").fill("both are right")
     page.get_by_role("button", name="No worse").click()
@@ -130,4 +130,4 @@ def assert_decides(page: Page, version: str) -> None:
     """Wait until the gateway itself says so; then go back to the quality page."""
     page.goto("/admin/system")
     reloaded_until(page, card(page, "Versions").get_by_text(version))
-    page.goto("/admin/quality")
+    page.goto("/admin/quality/details")

@@ -53,9 +53,9 @@ def test_the_route_follows_what_is_written_and_both_answers_stream_to_a_verdict(
     expect(route.get_by_role("heading", name="Route: tier")).to_be_visible()
     expect(route.locator("dd").first).to_contain_text("SIMPLE (")
     page.get_by_label("Quality target").fill("1")
-    expect(route.get_by_role("heading", name="Route: tier 4")).to_be_visible()
+    expect(route.get_by_role("heading", name="Route: tier-4")).to_be_visible()
     page.get_by_label("Quality target").fill("0")
-    expect(route.get_by_role("heading", name="Route: tier 1")).to_be_visible()
+    expect(route.get_by_role("heading", name="Route: tier-1")).to_be_visible()
     page.get_by_label("Longest answer, tokens").fill("24")
     page.get_by_role("button", name="Ask", exact=True).click()
     for tier in (1, 4):
@@ -93,7 +93,7 @@ def test_without_javascript_an_example_is_routed_asked_and_judged(chrome: Browse
     page.get_by_label("Quality target").fill("0")
     page.get_by_label("Longest answer, tokens").fill("8")
     page.get_by_role("button", name="Ask", exact=True).click()
-    page.get_by_role("button", name="Tier 1's").click()
+    page.get_by_role("button", name="tier-1", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("labelled no worse")
     context.close()
 

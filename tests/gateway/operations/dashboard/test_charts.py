@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.operations.dashboard.html.charts import ticks, top_of
+from gateway.operations.dashboard.html.charts import ticks, time_marks, top_of
 from gateway.operations.dashboard.html.rendering import TEMPLATES
 
 
@@ -36,3 +36,17 @@ def test_other_values_are_marked_in_steps_that_three_digits_show(most: float) ->
 )
 def test_the_sign_of_an_amount_stands_before_the_dollar(usd: float, text: str) -> None:
     assert TEMPLATES.filters["usd"](usd) == text
+
+
+@pytest.mark.parametrize(
+    ("length", "bucket", "labels"),
+    [
+        (900, 60, ["10:01", "10:04", "10:06", "10:08", "10:10", "10:12", "now"]),
+        (3600, 60, ["10:01", "10:10", "10:20", "10:30", "10:40", "10:50", "now"]),
+        (86_400, 900, ["10:01", "16:00", "20:00", "00:00", "04:00", "now"]),
+        (604_800, 7200, ["May 15", "May 17", "May 18", "May 19", "May 20", "May 21", "now"]),
+    ],
+)
+def test_times_are_marked_where_they_are_round(length: int, bucket: int, labels: list[str]) -> None:
+    begin = 1_747_303_260.0
+    assert [mark.label for mark in time_marks([begin + n * bucket for n in range(length // bucket)])] == labels

@@ -34,7 +34,8 @@ EXPORTS = {
     "/requests": [],
     "/sessions": [],
     "/routing": [f"{API}/report"],
-    "/quality": [f"{API}/{name}" for name in ("estimates", "retrainings", "artefacts")],
+    "/quality": [],
+    "/quality/details": [f"{API}/{name}" for name in ("estimates", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],
     "/core": ["/v1/admin/stats", "/v1/admin/knobs/core", "/v1/admin/knobs/changes"],
@@ -76,7 +77,7 @@ def sheet_of(answer: httpx.Response) -> list[dict[str, str]]:
 
 
 async def test_every_page_of_the_site_is_looked_at() -> None:
-    assert {page.path for page in PAGES} | {"/quality/review"} == set(EXPORTS)
+    assert {page.path for page in PAGES} | {"/quality/details", "/quality/review"} == set(EXPORTS)
 
 
 @pytest.mark.parametrize("page", EXPORTS)

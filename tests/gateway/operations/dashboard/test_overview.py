@@ -3,9 +3,11 @@
 import asyncio
 import csv
 import io
+import re
 import threading
 import time
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -17,7 +19,9 @@ from gateway.base.settings import Settings
 from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.overview import over_limit
 from migrations.tables.quality import verifications
+from quality.estimates.traffic import SPANS
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
+from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway, running_gateway
@@ -30,7 +34,7 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -> None:
     page = await admin.get("/admin")
     assert page.status_code == 200
-    assert "No request in the last five minutes." in page.text
+    assert "No request in the last 1 hour." in page.text
     assert 'aria-current="page">Overview' in page.text
     assert "curl http://127.0.0.1:" in page.text
     assert "<figure" not in page.text
@@ -63,6 +67,7 @@ async def _done(gateway: RunningGateway) -> set[str]:
 async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     for model in ("tier-1", "tier-1", "tier-3"):
         await aio.openai.chat.completions.create(model=model, messages=HELLO)
+    await aio.operations.readiness.ledger.flush()
     _forget(aio)
     now = (await admin.get("/admin/api/overview")).json()
     assert [tier["requests"] for tier in now["tiers"]] == [2, 0, 1, 0]
@@ -78,21 +83,73 @@ async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway,
     assert rows[1]["requests"] == "2"
     assert (await admin.get("/admin/api/overview?format=xml")).status_code == 400
     page = await admin.get("/admin")
-    assert "No request in the last five minutes." not in page.text
+    assert "No request in the last" not in page.text
     assert "66.7%" in page.text
     shown = page.text.partition("<main")[2]
-    assert shown.index("Saved, net") < shown.index("Answers worse") < shown.index("Requests/s")
+    assert (
+        shown.index("Saved, net")
+        < shown.index("Quality kept")
+        < shown.index("Does routing pay?")
+        < shown.index("<figure")
+    )
     # Their servers elsewhere have no cache of ours.
     assert "KV cache" not in page.text
 
 
-async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
-    await aio.openai.chat.completions.create(model="tier-2", messages=HELLO)
-    await aio.operations.live.sample()
+async def test_the_charts_show_the_span_that_is_asked_for(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    hours_ago = {"request_id": "early", "created_at": time.time() - 3 * 3600, "tier": 2, "ttft_ms": 50.0}
+    await insert_requests(aio.serving.database, hours_ago)
+    for span, answered in (("1h", 0), ("24h", 1)):
+        traffic = (await admin.get(f"/admin/api/traffic?span={span}")).json()
+        assert traffic["together"]["answered"].get("2", 0) == answered
+        page = (await admin.get(f"/admin?span={span}")).text
+        assert f'href="/admin?span={span}" aria-current="true"' in page
+        assert f'data-events="/admin/overview/events?span={span}"' in page
+    rows = list(csv.DictReader(io.StringIO((await admin.get("/admin/api/traffic?span=24h&format=csv")).text)))
+    assert sum(int(row["tier_2"]) for row in rows) == 1
+    assert (await admin.get("/admin?span=2h")).status_code == 400
+
+
+async def test_an_outage_a_burst_and_a_spent_budget_are_seen_without_a_click(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("day")), monitor=False)
+    minute = time.time() // 60 * 60
+    usual = [{"created_at": minute - ago * 60 + second} for ago in range(1, 50) for second in (7, 29, 51)]
+    outage = [{"created_at": minute - 30 * 60 + second, "status": "error"} for second in range(10, 40)]
+    burst = [{"created_at": minute - 20 * 60 + second / 10} for second in range(600)]
+    rows = [{"request_id": str(n), "tier": 1} | row for n, row in enumerate((*usual, *burst))]
+    rows += [{"request_id": f"e{n}", "tier": 2, "status": "error"} | row for n, row in enumerate(outage)]
+    spent = RefusalKind("team-a", 429, "budget_exceeded", "", "/v1/chat/completions")
+    async with running_gateway(settings) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        await insert_requests(gateway.serving.database, *rows)
+        await add_refused(gateway.serving.database, [(minute - 600, spent, RefusalCount(count=40))])
+        page = (await client.get("/admin")).text
+    requests, troubles = values_of(page, "Requests per minute"), values_of(page, "Failed and refused per minute")
+    begins = [datetime.fromtimestamp(minute - ago * 60, UTC).strftime("%Y-%m-%d %H:%M:%S") for ago in (31, 30, 20, 10)]
+    assert [troubles[at][0] for at in begins] == ["0", "30", "0", "0"]
+    assert [troubles[at][1] for at in begins] == ["0", "0", "0", "40"]
+    assert [requests[at][0] for at in begins] == ["3", "3", "603", "3"]
+    assert "40 × budget_exceeded" in page
+
+
+def values_of(page: str, title: str) -> dict[str, list[str]]:
+    """The values that a chart's table shows, by the time of their buckets."""
+    table = page.partition(f'aria-label="Values: {title}"')[2].partition("</table>")[0]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    return {at: re.findall(r"<td[^>]*>(.*?)</td>", cells) for at, cells in rows}
+
+
+async def test_refusals_stand_in_the_first_row_with_their_causes(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     _forget(aio)
-    history = (await admin.get("/admin/api/overview")).json()["history"]
-    assert history[-1]["requests_per_second"]["2"] > 0
-    assert history[-1]["ttft_p95"] > 0
+    refused = RefusalKind("k", 429, "budget_exceeded", "", "/v1/chat/completions")
+    await add_refused(aio.serving.database, [(time.time() // 60 * 60, refused, RefusalCount(count=709))])
+    page = (await admin.get("/admin")).text
+    lead = page.partition('<dl class="figures lead">')[2].partition("</dl>")[0]
+    assert ">709<" in lead
+    assert "709 × budget_exceeded" in lead
+    assert "status=refused&amp;code=budget_exceeded" in lead
 
 
 async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
@@ -100,7 +157,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
 ) -> None:
     _forget(aio)
     assert (await admin.get("/admin/api/overview")).json()["upgrade"] is None
-    assert "none verified yet" in (await admin.get("/admin")).text
+    assert "no answer verified yet" in (await admin.get("/admin")).text
 
     async def three_of_fifty() -> UpgradeRate:
         return upgrade_rate([False] * 3 + [True] * 47, UpgradeSettings())
@@ -109,7 +166,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
     await aio.operations.live.sample()
     assert (await admin.get("/admin/api/overview")).json()["upgrade"]["needs_upgrade"]["count"] == 3
     page = await admin.get("/admin")
-    assert "6.0%" in page.text
+    assert "94.0%" in page.text
     assert "of 50 verified" in page.text
 
 
@@ -144,6 +201,8 @@ async def test_what_moves_comes_as_events(
     assert text.startswith("retry: 1000\n\n")
     assert text.count("\n\n") == 1 + 5
     assert 'data-live="tiers"' in text
+    # Charts are sent when their figures are new: once.
+    assert text.count('data-live="charts"') == 1
     async with browser(aio) as stranger:
         assert (await stranger.get("/admin/overview/events")).status_code == 303
 
@@ -231,5 +290,6 @@ async def test_a_database_that_hangs_holds_up_one_look_at_most(
 
 
 def _forget(gateway: RunningGateway) -> None:
-    """Drop the snapshot, as if time had passed."""
+    """Drop what was read, as if time had passed."""
     gateway.operations.live._snapshot = None
+    gateway.operations.live.traffic._fresh_until = dict.fromkeys(SPANS, 0.0)

@@ -152,7 +152,7 @@ async def test_another_target_repeats_the_decision_from_the_record(
         assert not isinstance(otherwise, str)
         assert otherwise.inputs.prediction == record.decision.inputs.prediction
         tiers.append(otherwise.tier)
-        assert f"Tier {otherwise.tier}" in (await admin.get(path, params={"quality": target})).text
+        assert f"tier-{otherwise.tier}" in (await admin.get(path, params={"quality": target})).text
     assert tiers == sorted(tiers)
     for wrong in ("2", "x", "nan"):
         assert (await admin.get(path, params={"quality": wrong})).status_code == 400

@@ -218,7 +218,7 @@ async def costs_net_of_checks(aio: RunningGateway, admin: httpx.AsyncClient) -> 
     assert "Tier 4 alone would have cost $20.00: after checks, routing saved $10.00, 50.0%." in said
     none = ["1", "50.0%", "1", "1", "$4.00", "$11.00", "$0.00", "$7.00", "63.6%"]
     mine = ["1", "50.0%", "1", "1", "$1.00", "$9.00", "$2.00", "$6.00", "66.7%"]
-    assert rows_of(page, "Tiers") == [["Tier 1", *mine], ["Tier 4", *none]]
+    assert rows_of(page, "Tiers") == [["tier-1", *mine], ["tier-4", *none]]
     assert rows_of(page, "Keys") == [["no key", *none], ["ada", *mine]]
     assert rows_of(page, "Teams") == [["no team", *none], ["research", *mine]]
     assert rows_of(page, "Models") == [["large", *none], ["small", *mine]]
@@ -385,10 +385,10 @@ async def test_what_routing_would_have_saved_is_shown_with_its_worst_answers_and
     assert "over the newest 40 requests, it would have cost $0.040 instead of $0.40, and checks cost" in text_of(page)
     worst = rows_of(page, "The worst answers of routing while it was observed")
     assert len(worst) == 20
-    assert worst[0] == ["w0", "Tier 4", "Tier 1", "worse", "pairwise", "80.0%"]
+    assert worst[0] == ["w0", "tier-4", "tier-1", "worse", "pairwise", "80.0%"]
     assert 'href="/admin/requests/w0"' in page.text
     answer = await admin.get("/admin/requests/w0")
-    assert "The answer of tier 1 that was judged" in text_of(answer)
+    assert "The answer of tier-1 that was judged" in text_of(answer)
     assert html.escape(SCRIPT) in answer.text
     assert SCRIPT not in answer.text
     assert SCRIPT not in page.text
@@ -402,7 +402,7 @@ async def test_an_admin_switches_the_mode_with_a_reason_that_is_written_down(
     assert (observing.status_code, observing.headers["location"], mode_of(aio)) == (303, PAGE, "observe")
     page = await admin.get(PAGE)
     assert "Switch routing on" in page.text
-    assert "Observe mode: tier 4 answers everything" in page.text
+    assert "Observe mode: tier-4 answers everything" in page.text
     assert (await submit(admin, page, SWITCH)).status_code == 400, "no reason"
     assert (await submit(admin, page, SWITCH, mode="x", reason="r")).status_code == 400
     assert (await admin.post(SWITCH, data={"mode": "route", "reason": "r"})).status_code == 403, "no token"

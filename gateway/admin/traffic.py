@@ -1,0 +1,99 @@
+"""The traffic over time, for programs (`GET /admin/api/traffic`) and as the charts of the overview."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get
+from litestar.params import QueryParameter
+from litestar.response import Response
+
+from gateway.admin.resource import Admin, AsCsv, json_or_csv
+from gateway.base.errors import ApiError
+from gateway.operations.dashboard.html.charts import DASHES, Series, Timeline
+from quality.estimates.traffic import Bucket, Span, Traffic
+
+SPAN_NAMES: Mapping[Span, str] = {"15m": "15 minutes", "1h": "1 hour", "24h": "24 hours", "7d": "7 days"}
+USUAL_SPAN: Span = "1h"
+# The first seconds of a bucket say nothing of a rate.
+_LEAST_SECONDS = 10.0
+
+SpanQuery = Annotated[Span, QueryParameter(description="How far back, from now.")]
+
+
+@get("/traffic", summary="Show the traffic over time")
+async def show_traffic(admin: Admin, as_csv: AsCsv, span: SpanQuery = USUAL_SPAN) -> Response[Traffic]:
+    """Requests by tier, failures, refusals, cost and times to the first token, of all keys. As CSV: a row a bucket.
+    The figures are read at most every 10 seconds."""
+    traffic = await admin.operations.live.traffic.look(span)
+    if traffic is None:
+        raise ApiError(503, "The database does not answer.", code="database_unavailable")
+    tiers = sorted(traffic.together.answered)
+    rows = [_flat(bucket, tiers) for bucket in traffic.buckets]
+    return json_or_csv(as_csv, "traffic", traffic, list(rows[0]), rows)
+
+
+def _flat(bucket: Bucket, tiers: Sequence[int]) -> dict[str, Any]:
+    row = msgspec.structs.asdict(bucket)
+    answered = row.pop("answered")
+    return row | {f"tier_{number}": answered.get(number, 0) for number in tiers}
+
+
+def charts_of(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
+    """Return the charts of requests, of failures and refusals, of first tokens and of costs. `names`: of the tiers that
+    serve now."""
+    buckets = traffic.buckets
+    times = [bucket.at for bucket in buckets]
+    failed = _per(traffic, 60.0, [bucket.failed for bucket in buckets])
+    refused = _per(traffic, 60.0, [bucket.refused for bucket in buckets])
+    paid = _per(traffic, 3600.0, [bucket.cost_usd for bucket in buckets])
+    strongest = _per(traffic, 3600.0, [bucket.strongest_usd for bucket in buckets])
+    return [
+        Timeline(title="Requests per minute", times=times, series=_by_tier(traffic, names), format="number"),
+        Timeline(
+            title="Failed and refused per minute",
+            times=times,
+            series=[
+                Series(name="failed", values=failed, colour="bad"),
+                Series(name="refused", values=refused, colour="warn", dashes=DASHES[2]),
+            ],
+            format="number",
+        ),
+        Timeline(
+            title="Time to first token",
+            times=times,
+            series=[
+                Series(name="p50", values=[bucket.ttft_p50 for bucket in buckets], colour="quiet"),
+                Series(name="p95", values=[bucket.ttft_p95 for bucket in buckets], colour="ink", dashes=DASHES[2]),
+            ],
+            format="seconds",
+        ),
+        Timeline(
+            title="Cost per hour",
+            times=times,
+            series=[
+                Series(name="paid", values=paid, colour="ink"),
+                Series(name="by the strongest tier alone", values=strongest, colour="quiet", dashes=DASHES[2]),
+            ],
+            format="usd",
+        ),
+    ]
+
+
+def _by_tier(traffic: Traffic, names: Mapping[int, str]) -> list[Series]:
+    return [
+        Series(
+            name=names.get(number, f"tier {number}"),
+            values=_per(traffic, 60.0, [bucket.answered.get(number, 0) for bucket in traffic.buckets]),
+            colour=number,
+            dashes=DASHES.get(number, "none"),
+        )
+        for number in sorted({*names, *traffic.together.answered})
+    ]
+
+
+def _per(traffic: Traffic, seconds: float, values: Sequence[float]) -> list[float]:
+    """Return sums of buckets as rates; the last bucket's is over the time that has passed of it."""
+    lengths = [traffic.seconds] * len(values)
+    lengths[-1] = max(traffic.until - traffic.buckets[-1].at, _LEAST_SECONDS)
+    return [value / length * seconds for value, length in zip(values, lengths, strict=True)]

@@ -1,0 +1,181 @@
+"""Traffic over time, from the stored requests: how many each tier answered, what failed or was refused, what it cost
+and how long first tokens took, in buckets of one length (SPEC OB-12)."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Integer, case, cast, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables.requests import refused_requests, requests
+
+Span = Literal["15m", "1h", "24h", "7d"]
+SPANS: dict[Span, tuple[float, float]] = {
+    "15m": (900.0, 60.0),
+    "1h": (3600.0, 60.0),
+    "24h": (86_400.0, 900.0),
+    "7d": (604_800.0, 7200.0),
+}
+"""Seconds of each span and of its buckets. Refusals are stored by the minute, so no bucket is shorter."""
+_EDGES = [2.0 * 1.4**step for step in range(32)]
+"""Upper bounds of the classes in which first tokens are counted, milliseconds: from 2 ms to 68 s."""
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked from `at` (epoch seconds) until the next bucket begins."""
+
+    at: float
+    answered: dict[int, int]
+    """Requests by the tier that answered or failed last."""
+    failed: int
+    """Requests whose answer failed; those that their callers left are not among them."""
+    refused: int
+    """Requests that were refused before there was an answer."""
+    cost_usd: float
+    strongest_usd: float
+    """What the strongest tier alone would have cost."""
+    ttft_p50: float | None
+    """Seconds to the first token, from counts in classes whose bounds are 1.4 times apart."""
+    ttft_p95: float | None
+
+
+class RefusalCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused requests with the same status and code."""
+
+    status: int
+    code: str
+    count: int
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """The traffic of a span."""
+
+    span: Span
+    until: float
+    """When it was read (epoch seconds)."""
+    seconds: float
+    """Length of a bucket."""
+    buckets: list[Bucket]
+    """All of the span, oldest first; the last one goes on after `until`."""
+    together: Bucket
+    """The sums of all buckets."""
+    causes: list[RefusalCause]
+    """Why requests were refused, the most frequent first."""
+
+
+class _Count:
+    """What a bucket has counted so far."""
+
+    def __init__(self) -> None:
+        self.answered, self.first_tokens = defaultdict[int, int](int), defaultdict[int, int](int)
+        self.failed, self.refused, self.cost_usd, self.strongest_usd = 0, 0, 0.0, 0.0
+
+    def add(self, tier: int, status: str, first_token: int | None, count: int, usd: float, strongest: float) -> None:
+        """Count alike requests."""
+        self.answered[tier] += count
+        self.failed += count if status == "error" else 0
+        self.cost_usd += usd
+        self.strongest_usd += strongest
+        if first_token is not None:
+            self.first_tokens[first_token] += count
+
+    def bucket(self, at: float) -> Bucket:
+        """Return it as a bucket that begins at `at`."""
+        return Bucket(
+            at=at,
+            answered=dict(self.answered),
+            failed=self.failed,
+            refused=self.refused,
+            cost_usd=self.cost_usd,
+            strongest_usd=self.strongest_usd,
+            ttft_p50=_quantile(self.first_tokens, 0.5),
+            ttft_p95=_quantile(self.first_tokens, 0.95),
+        )
+
+
+async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
+    """Return the traffic of the span that ends at `now` (epoch seconds), all keys together. Raises the database's
+    errors."""
+    length, seconds = SPANS[span]
+    end = now // seconds * seconds + seconds
+    begin = end - length
+    counts = defaultdict[int, _Count](_Count)
+    whole = _Count()
+    async with engine.connect() as connection:
+        for place, tier, status, first_token, *figures in await _answered(connection, begin, seconds):
+            for count in (counts[place], whole):
+                count.add(tier, status, first_token, *figures)
+        causes = defaultdict[tuple[int, str], int](int)
+        for place, status, code, refused in await _refused(connection, begin, seconds):
+            causes[status, code] += refused
+            for count in (counts[place], whole):
+                count.refused += refused
+    return Traffic(
+        span=span,
+        until=now,
+        seconds=seconds,
+        buckets=[counts[place].bucket(begin + place * seconds) for place in range(round(length / seconds))],
+        together=whole.bucket(begin),
+        causes=[
+            RefusalCause(status=status, code=code, count=count)
+            for (status, code), count in sorted(causes.items(), key=lambda cause: (-cause[1], cause[0]))
+        ],
+    )
+
+
+async def _answered(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[Any, ...]]:
+    """Return counts and costs by bucket, tier, status and class of the first token, from one index."""
+    r = requests.c
+    # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
+    rows = (
+        select(
+            _place(connection, r.created_at, begin, seconds).label("place"),
+            r.tier,
+            r.status,
+            _class_of(r.ttft_ms, 0, len(_EDGES)).label("first_token"),
+            r.cost_usd,
+            r.baseline_cost_usd,
+        )
+        .where(r.created_at >= begin, r.tier.is_not(None))
+        .subquery()
+    )
+    groups = (rows.c.place, rows.c.tier, rows.c.status, rows.c.first_token)
+    sums = func.count(), func.sum(rows.c.cost_usd), func.sum(rows.c.baseline_cost_usd)
+    return [tuple(row) for row in await connection.execute(select(*groups, *sums).group_by(*groups))]
+
+
+async def _refused(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, int, str, int]]:
+    c = refused_requests.c
+    place = _place(connection, c.created_at, begin, seconds).label("place")
+    rows = select(place, c.status, c.code, c.count).where(c.created_at >= begin).subquery()
+    groups = (rows.c.place, rows.c.status, rows.c.code)
+    found = await connection.execute(select(*groups, func.sum(rows.c.count)).group_by(*groups))
+    return [(place, status, code, int(count)) for place, status, code, count in found]
+
+
+def _place(connection: AsyncConnection, at: ColumnElement[float], begin: float, seconds: float) -> ColumnElement[int]:
+    """Return a bucket's number; a cast cuts off on SQLite and rounds on PostgreSQL, which has a floor."""
+    place = (at - begin) / seconds
+    return cast(func.floor(place) if connection.dialect.name == "postgresql" else place, Integer)
+
+
+def _class_of(ttft_ms: ColumnElement[float], low: int, high: int) -> ColumnElement[Any]:
+    """Return the number of the first of the edges `low` to `high` that is not below, by halving; NULL for NULL."""
+    if low == high:
+        return cast(low, Integer)
+    middle = (low + high) // 2
+    below, above = _class_of(ttft_ms, low, middle), _class_of(ttft_ms, middle + 1, high)
+    return case((ttft_ms <= _EDGES[middle], below), (ttft_ms > _EDGES[middle], above))
+
+
+def _quantile(counts: Mapping[int, int], share: float) -> float | None:
+    """Return the quantile in seconds, linear within a class."""
+    rank, passed = share * sum(counts.values()), 0
+    for place in sorted(counts):
+        if passed + counts[place] >= rank:
+            low, high = _EDGES[place - 1] if place else 0.0, _EDGES[min(place, len(_EDGES) - 1)]
+            return (low + (high - low) * (rank - passed) / counts[place]) / 1e3
+        passed += counts[place]
+    return None
