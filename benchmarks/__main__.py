@@ -17,6 +17,7 @@ _COMMANDS = {
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
     "fidelity": ("gateway.fidelity.matrix:fidelity", "What is lost between agents' clients and providers' servers."),
     "losses": ("gateway.fidelity.losses:losses", "What each dialect keeps of each kind of block of another's."),
+    "overview": ("gateway.overview:overview", "What opening the dashboard's overview asks of the database."),
     "start": ("gateway.start:start", "Time to ready of server processes."),
     "soak": (
         "gateway.soak.soak:soak_command",

@@ -276,7 +276,9 @@ async def fragment(operations: Operations, now: Overview, traffic: Traffic | Non
 
 
 def _charts(operations: Operations, traffic: Traffic | None) -> str:
-    return TEMPLATES.get_template("overview_charts.html").render(charts=_charts_of(operations, traffic))
+    return TEMPLATES.get_template("overview_charts.html").render(
+        charts=_charts_of(operations, traffic), traffic=traffic
+    )
 
 
 def _charts_of(operations: Operations, traffic: Traffic | None) -> list[Timeline]:

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Integer, case, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from migrations.tables.audit import audit_events
 from migrations.tables.requests import refused_requests, requests
 
 Span = Literal["15m", "1h", "24h", "7d"]
@@ -49,6 +50,29 @@ class RefusalCause(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
+SHOWN_CHANGES = 8
+_CHANGES = {
+    "catalogue.reloaded": "The catalogue was reloaded",
+    "classifier.canary_started": "A version of the classifier is on trial",
+    "classifier.canary_stopped": "The trial of a version ended",
+    "classifier.promoted": "A version of the classifier was promoted",
+    "classifier.rolled_back": "A version of the classifier was rolled back",
+    "experiment.started": "An experiment began",
+    "routing.constant": "One tier answers, or routing decides again",
+}
+"""What an operator wants to see beside a change of the traffic, by the action of its audit event."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What was changed in the gateway."""
+
+    at: float
+    what: str
+    subject: str
+    actor: str
+    reason: str | None
+
+
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic of a span."""
 
@@ -63,6 +87,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The sums of all buckets."""
     causes: list[RefusalCause]
     """Why requests were refused, the most frequent first."""
+    changes: list[Change]
+    """The newest changes of the span, newest first."""
 
 
 class _Count:
@@ -112,6 +138,7 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
             causes[status, code] += refused
             for count in (counts[place], whole):
                 count.refused += refused
+        changes = await _changed(connection, begin)
     return Traffic(
         span=span,
         until=now,
@@ -122,6 +149,7 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
             RefusalCause(status=status, code=code, count=count)
             for (status, code), count in sorted(causes.items(), key=lambda cause: (-cause[1], cause[0]))
         ],
+        changes=changes,
     )
 
 
@@ -153,6 +181,20 @@ async def _refused(connection: AsyncConnection, begin: float, seconds: float) ->
     groups = (rows.c.place, rows.c.status, rows.c.code)
     found = await connection.execute(select(*groups, func.sum(rows.c.count)).group_by(*groups))
     return [(place, status, code, int(count)) for place, status, code, count in found]
+
+
+async def _changed(connection: AsyncConnection, begin: float) -> list[Change]:
+    e = audit_events.c
+    newest = (
+        select(e.created_at, e.action, e.subject, e.actor, e.reason)
+        .where(e.action.in_(_CHANGES), e.created_at >= begin)
+        .order_by(e.created_at.desc())
+        .limit(SHOWN_CHANGES)
+    )
+    return [
+        Change(at=at, what=_CHANGES[action], subject=subject, actor=actor, reason=reason)
+        for at, action, subject, actor, reason in await connection.execute(newest)
+    ]
 
 
 def _place(connection: AsyncConnection, at: ColumnElement[float], begin: float, seconds: float) -> ColumnElement[int]:

@@ -30,7 +30,7 @@ class Database:
         if self.away:
             raise OperationalError("SELECT", {}, Exception("away"))
         return Traffic(
-            span=span, until=self.clock.now, seconds=60.0, buckets=[NOTHING], together=NOTHING, causes=[]
+            span=span, until=self.clock.now, seconds=60.0, buckets=[NOTHING], together=NOTHING, causes=[], changes=[]
         )  # fmt: skip
 
 

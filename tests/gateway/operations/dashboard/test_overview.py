@@ -21,7 +21,7 @@ from gateway.telemetry.overview import over_limit
 from migrations.tables.quality import verifications
 from quality.estimates.traffic import SPANS
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
-from quality.store.queries import RefusalCount, RefusalKind, add_refused
+from quality.store.queries import RefusalCount, RefusalKind, add_refused, record_audit
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway, running_gateway
@@ -110,7 +110,7 @@ async def test_the_charts_show_the_span_that_is_asked_for(aio: RunningGateway, a
     assert (await admin.get("/admin?span=2h")).status_code == 400
 
 
-async def test_an_outage_a_burst_and_a_spent_budget_are_seen_without_a_click(
+async def test_an_outage_a_burst_a_spent_budget_and_a_promotion_are_seen_without_a_click(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("day")), monitor=False)
@@ -125,6 +125,14 @@ async def test_an_outage_a_burst_and_a_spent_budget_are_seen_without_a_click(
         await sign_in(client)
         await insert_requests(gateway.serving.database, *rows)
         await add_refused(gateway.serving.database, [(minute - 600, spent, RefusalCount(count=40))])
+        promoted = {
+            "actor": "loop",
+            "action": "classifier.promoted",
+            "subject": "v2-abc",
+            "reason": "better by 3 points",
+        }
+        await record_audit(gateway.serving.database, at=minute - 300, **promoted)
+        await record_audit(gateway.serving.database, at=minute - 4000, **promoted | {"subject": "v1-old"})
         page = (await client.get("/admin")).text
     requests, troubles = values_of(page, "Requests per minute"), values_of(page, "Failed and refused per minute")
     begins = [datetime.fromtimestamp(minute - ago * 60, UTC).strftime("%Y-%m-%d %H:%M:%S") for ago in (31, 30, 20, 10)]
@@ -132,6 +140,9 @@ async def test_an_outage_a_burst_and_a_spent_budget_are_seen_without_a_click(
     assert [troubles[at][1] for at in begins] == ["0", "0", "0", "40"]
     assert [requests[at][0] for at in begins] == ["3", "3", "603", "3"]
     assert "40 × budget_exceeded" in page
+    assert 'A version of the classifier was promoted: <span class="mono">v2-abc</span>' in page
+    assert "better by 3 points" in page
+    assert "v1-old" not in page
 
 
 def values_of(page: str, title: str) -> dict[str, list[str]]:
