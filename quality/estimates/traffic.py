@@ -60,7 +60,7 @@ _CHANGES = {
     "experiment.started": "An experiment began",
     "routing.constant": "One tier answers, or routing decides again",
 }
-"""What an operator wants to see beside a change of the traffic, by the action of its audit event."""
+"""What an operator wants to see next to a change of the traffic, by the action of its audit event."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
