@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gateway.edge.response_cycle import StallWatch
 from tests.gateway.inference.api.test_disconnects import post
 from tests.polling import eventually
 from tests.support.app import StartApp
@@ -140,12 +141,15 @@ async def test_who_reads_nothing_is_given_up_and_recorded_as_gone(app: StartApp)
     writer.transport.abort()
 
 
-async def test_a_slow_tier_is_not_taken_for_a_slow_reader(app: StartApp) -> None:
+async def test_a_slow_tier_is_not_taken_for_a_slow_reader(app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[StallWatch] = []
+    look = StallWatch._look
+    monkeypatch.setattr(StallWatch, "_look", lambda watch: (look(watch), looks.append(watch)))
     gateway = await app(stalled_reader_seconds=0.05)
     tier = gateway.tier(1)
     tier.hold_at = 2
     asking = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=STREAM))
     await tier.holding.wait()
-    await asyncio.sleep(0.15)  # three times what a reader may take
+    await eventually(lambda: len(looks) == 3 or asking.done())
     tier.go.set()
     assert (await asking).text.endswith("[DONE]\n\n")

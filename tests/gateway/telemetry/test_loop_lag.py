@@ -1,31 +1,39 @@
 """What holds up a gateway's event loop shows in its metrics."""
 
-import time
+from types import SimpleNamespace
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.telemetry.families import INTERVAL_SECONDS
+from gateway.telemetry import families
 from tests.polling import eventually
 from tests.support.app import RunningGateway, StartApp
+from tests.support.clock import Clock
+
+EVER = float("inf")
 
 
-async def late_samples(gateway: RunningGateway, seconds: float) -> float:
-    """How many samples were later than `seconds`, one of the bounds, as a scrape shows them."""
+async def samples(gateway: RunningGateway) -> dict[float, float]:
+    """How many samples were at most so late, by each bound in seconds, as a scrape shows them."""
     text = (await gateway.http.get("/metrics")).text
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    samples = families["aio_event_loop_lag_seconds"].samples
-    buckets = {float(each.labels["le"]): each.value for each in samples if each.name.endswith("_bucket")}
-    return buckets[float("inf")] - buckets[seconds]
+    shown = {family.name: family for family in text_string_to_metric_families(text)}
+    rows = shown["aio_event_loop_lag_seconds"].samples
+    return {float(each.labels["le"]): each.value for each in rows if each.name.endswith("_bucket")}
 
 
-async def test_a_blocked_event_loop_shows_in_the_metrics_of_its_gateway(app: StartApp) -> None:
+async def test_a_timer_that_runs_late_shows_in_the_metrics_of_its_gateway(
+    app: StartApp, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "time", SimpleNamespace(monotonic=clock))
     gateway = await app()
-    before = await late_samples(gateway, 0.5)
 
-    # The gateway runs on this test's loop. One sample is due within the interval, and waits for the rest.
-    time.sleep(0.5 + 2 * INTERVAL_SECONDS)  # noqa: ASYNC251
+    # The sample that is due after the interval runs 0.6 seconds late, and later ones in time.
+    clock.advance(families.INTERVAL_SECONDS + 0.6)
+    due = (await samples(gateway))[EVER] + 2
 
-    async def seen() -> bool:
-        return await late_samples(gateway, 0.5) > before
+    async def taken() -> bool:
+        return (await samples(gateway))[EVER] >= due
 
-    await eventually(seen)
+    await eventually(taken)
+    counts = await samples(gateway)
+    assert (counts[EVER] - counts[0.5], counts[EVER] - counts[1.0]) == (1, 0)
