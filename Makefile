@@ -219,9 +219,9 @@ $(STAMP)-fuzz: $(STAMP)
 	$(BIN)/pip install --quiet --only-binary :all: --group fuzz || echo "atheris is not available here"
 	touch $@
 
-# Model files damaged field by field, with 5,000 examples of each test in `make test`.
+# Model files damaged field by field and byte by byte, 5,000 of each kind.
 fuzz-files: install
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/loaders/test_*_fuzz.py
+	$(BIN)/python -m tests.fuzz run --target inference_core.model_files --executions 5000
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
@@ -236,7 +236,7 @@ attack: install
 # leave in the middle of a call and of JSON's bounds included, and the real model's answers. Leaks of Python's own allocations are
 # ignored. AIO_KERNELS chooses the instruction sets, as for a plain build.
 SANITIZED := tests/inference_core/linear $(wildcard tests/inference_core/test_attention_*.py) tests/inference_core/sampling \
-	tests/inference_core/models/test_elementwise.py tests/inference_core/loaders/test_served_fuzz.py \
+	tests/inference_core/models/test_elementwise.py tests/fuzz/test_damaged_model_files.py \
 	tests/inference_core/native tests/inference_core/engine/test_prefix_hash.py tests/classifier/native tests/classifier/features \
 	tests/gateway/edge/test_json_bounds.py
 

@@ -20,6 +20,8 @@ from tests.fuzz.trial import Trial
 FOLDER = Path("build/fuzz")
 # Above what the inputs take: imports, instrumentation, the rest of a slow input.
 _STARTING_SECONDS = 180
+# For a count of inputs.
+_LONGEST_COUNT = 3600.0
 
 
 def main() -> int:
@@ -29,6 +31,7 @@ def main() -> int:
     run = commands.add_parser("run", help="run targets and print a table")
     run.add_argument("--target", default="*", help="part of a target's name, or a pattern of file names")
     run.add_argument("--seconds", type=float, default=300.0, help="per target")
+    run.add_argument("--executions", type=int, help="per target, instead of the seconds; by mutation alone")
     run.add_argument("--jobs", type=int, default=1, help="targets at a time")
     run.add_argument("--engine", choices=("auto", "atheris", "mutation"), default="auto")
     run.add_argument("--seed", type=int, default=None, help="of the random numbers; default: another one each time")
@@ -39,6 +42,7 @@ def main() -> int:
     worker = commands.add_parser("worker")
     worker.add_argument("target")
     worker.add_argument("--seconds", type=float, required=True)
+    worker.add_argument("--executions", type=int)
     worker.add_argument("--engine", required=True)
     worker.add_argument("--seed", type=int, required=True)
     given = parser.parse_args()
@@ -48,7 +52,7 @@ def main() -> int:
     if given.command == "replay":
         return _replay(given.target, given.file)
     if given.command == "worker":
-        _work(given.target, given.seconds, given.engine, given.seed)
+        _work(given.target, given.seconds, given.executions, given.engine, given.seed)
         # Threads that a target started must not keep the process.
         sys.stdout.flush()
         os._exit(0)
@@ -63,45 +67,50 @@ def _replay(name: str, file: Path) -> int:
     return int(failure is not None)
 
 
-def _work(name: str, seconds: float, engine: str, seed: int) -> None:
+def _work(name: str, seconds: float, executions: int | None, engine: str, seed: int) -> None:
     """Run one target in this process."""
     faulthandler.enable()
     folder = FOLDER / name
     if engine == "atheris":
         guide_by_coverage(name, seconds, folder, seed)
     else:
-        mutate_for(Trial(target_called(name), folder), seconds=seconds, seed=seed)
+        mutate_for(Trial(target_called(name), folder), seconds=seconds, executions=executions, seed=seed)
 
 
 def _run(given: argparse.Namespace) -> int:
     engine = given.engine if given.engine != "auto" else "atheris" if has_atheris() else "mutation"
+    if given.executions is not None:
+        engine, given.seconds = "mutation", _LONGEST_COUNT
     names = [target.name for target in targets_like(given.target)]
     if not names:
         print(f"no target's name has {given.target!r} in it; see: python -m tests.fuzz list")
         return 2
     seed = given.seed if given.seed is not None else int.from_bytes(os.urandom(3), "big")
-    print(f"{len(names)} targets, {given.seconds:g} s each, {given.jobs} at a time, engine {engine}, seed {seed}")
+    each = f"{given.executions} inputs" if given.executions is not None else f"{given.seconds:g} s"
+    print(f"{len(names)} targets, {each} each, {given.jobs} at a time, engine {engine}, seed {seed}")
     with ThreadPoolExecutor(given.jobs) as jobs:
-        rows = list(jobs.map(lambda name: _one(name, given.seconds, engine, seed), names))
+        rows = list(jobs.map(lambda name: _one(name, given, engine, seed), names))
     print(_table(rows))
     found = sum(row["crashes"] for row in rows)
     print(f"{len(rows)} targets, {sum(row['executions'] for row in rows)} executions, {found} findings")
     return int(found > 0)
 
 
-def _one(name: str, seconds: float, engine: str, seed: int) -> dict[str, Any]:
+def _one(name: str, given: argparse.Namespace, engine: str, seed: int) -> dict[str, Any]:
     """Run a target in a process of its own, which a native crash may end."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "tmp").mkdir(parents=True)
     command = [sys.executable, "-m", "tests.fuzz", "worker", name]
-    command += ["--seconds", f"{seconds:g}", "--engine", engine, "--seed", str(seed)]
+    command += ["--seconds", f"{given.seconds:g}", "--engine", engine, "--seed", str(seed)]
+    if given.executions is not None:
+        command += ["--executions", str(given.executions)]
     started = time.monotonic()
     with (folder / "log").open("w+b") as log:
         own = os.environ | {"TMPDIR": str((folder / "tmp").resolve())}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=own)
         try:
-            ended = process.wait(seconds + HANG_SECONDS + _STARTING_SECONDS)
+            ended = process.wait(given.seconds + HANG_SECONDS + _STARTING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             ended = process.wait()

@@ -58,12 +58,13 @@ def mutate_for(trial: Trial, *, seconds: float | None = None, executions: int | 
 
 
 def mutation_of(target: Target, data: bytes, corpus: list[bytes], random: Random) -> bytes:
-    """Return another input made from `data`."""
+    """Return another input made from `data`, which may become as long as it is."""
+    most = max(_SHORT_BYTES, len(data))
     if target.mutate is not None and random.random() < 0.6:
         data = target.mutate(data, random)
         if random.random() < 0.7:
-            return data[:_SHORT_BYTES]
-    return mutated(data, corpus, target.words, _SHORT_BYTES, random)
+            return data[:most]
+    return mutated(data, corpus, target.words, most, random)
 
 
 def _run_long(trial: Trial, current: "_Current", data: bytes, random: Random) -> None:

@@ -4,18 +4,21 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from random import Random
 
 HERE = Path(__file__).parent
 Mutation = Callable[[bytes, Random], bytes]
+Seeds = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
 
 @dataclass(frozen=True)
 class Target:
     """`run` returns a short label of how the input was taken; any exception is a finding.
 
-    The documented errors of a parser are caught by `run` itself. `seeds`: inputs to start from, some of them valid.
+    The documented errors of a parser are caught by `run` itself. `seeds`: inputs to start from, some of them valid,
+    which a function makes where that takes long.
     `words`: pieces of the format, for mutations. `mutate`: mutations that keep the format's structure, used for half of
     the inputs. `seconds`: CPU time that one input may take; `megabytes`: growth of the process that one input may
     cause. `most_bytes`: length of the longest input; a parser of quadratic time is too slow for it.
@@ -23,16 +26,20 @@ class Target:
 
     name: str
     run: Callable[[bytes], str | None]
-    seeds: tuple[bytes, ...]
+    given: Seeds
     words: tuple[bytes, ...]
     mutate: Mutation | None
     seconds: float
     megabytes: int
     most_bytes: int
 
+    @cached_property
+    def seeds(self) -> tuple[bytes, ...]:
+        return tuple(self.given() if callable(self.given) else self.given)
+
 
 def fuzz_target(
-    seeds: Sequence[bytes],
+    seeds: Seeds,
     words: Sequence[bytes] = (),
     mutate: Mutation | None = None,
     *,
@@ -44,7 +51,7 @@ def fuzz_target(
 
     def target(run: Callable[[bytes], str | None]) -> Target:
         name = f"{run.__module__.removeprefix('tests.fuzz.')}.{run.__name__}"
-        return Target(name, run, tuple(seeds), tuple(words), mutate, seconds, megabytes, most_bytes)
+        return Target(name, run, seeds, tuple(words), mutate, seconds, megabytes, most_bytes)
 
     return target
 

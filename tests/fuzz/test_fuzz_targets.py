@@ -13,15 +13,23 @@ from tests.fuzz.trial import ROOT, Trial
 
 # `make fuzz` runs each target for minutes; here a count, not a time, so that every run has the same inputs.
 EXECUTIONS = 120
-# These start processes or render whole pages for each input.
-SLOW = {"inference_core.grammars.compilation": 15, "gateway.base.requests.headers": 20, "gateway.sockets.frames": 40}
+# Fewer where processes are started, pages rendered or models loaded for each input; more for many fields.
+COUNTS = {
+    "inference_core.grammars.compilation": 15,
+    "gateway.requests.headers": 20,
+    "gateway.sockets.frames": 40,
+    "inference_core.model_files.served_weights": 40,
+    "inference_core.model_files.gguf": 80,
+    "inference_core.model_files.gguf_fields": 200,
+    "inference_core.model_files.folder_fields": 300,
+}
 
 
 @pytest.mark.parametrize("target", targets_like(), ids=lambda target: target.name)
 def test_no_mutation_of_a_seed_does_what_the_parser_does_not_document(target: Target) -> None:
     trial = Trial(target)
 
-    mutate_for(trial, executions=SLOW.get(target.name, EXECUTIONS), seed=1)
+    mutate_for(trial, executions=COUNTS.get(target.name, EXECUTIONS), seed=1)
 
     shown = [f"{finding.cause}: {finding.data!r}\n{finding.detail}" for finding in trial.seen.findings.values()]
     assert not shown, "\n".join(shown)

@@ -27,7 +27,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_config import RopeScaling
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from tests.inference_core.loaders.hf_folder import TOKENIZER
+from tests.fuzz.inference_core.hf_folder import TOKENIZER
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,

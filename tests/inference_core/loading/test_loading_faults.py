@@ -15,7 +15,7 @@ from inference_core.kv_cache.layout import KVDtype
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
-from tests.inference_core.loaders.gguf_bytes import intact
+from tests.fuzz.inference_core.gguf_bytes import intact
 
 pytestmark = pytest.mark.processes
 

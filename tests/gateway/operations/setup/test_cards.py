@@ -26,9 +26,9 @@ from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
+from tests.fuzz.inference_core.hf_folder import CONFIG, TOKENIZER
 from tests.gateway.in_process_cli import aio
 from tests.gateway.telemetry.fake_nvml import FakeNvml
-from tests.inference_core.loaders.hf_folder import CONFIG, TOKENIZER
 from tests.support.served import Serve
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import group_spec

@@ -2,9 +2,9 @@
 
 import struct
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from gguf.constants import GGUFValueType
-from hypothesis import strategies as st
 
 from inference_core.loaders.block_formats import BLOCK_DTYPES
 
@@ -127,76 +127,6 @@ def tensor_bytes(kind: str, shape: tuple[int, ...]) -> bytes:
     return content + bytes(-len(content) % 32)
 
 
-_EDGES = st.sampled_from([0, 1, 2, 3, 31, 32, 33, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1])
-counts64 = _EDGES | st.sampled_from([2**63, 2**64 - 32, 2**64 - 1]) | st.integers(0, 2**64 - 1)
-_anything = st.binary(max_size=40)
-
-
-@st.composite
-def values(draw: st.DrawFn) -> tuple[int, bytes]:
-    """A metadata value of any type, well formed or with a lying length."""
-    kind = draw(st.sampled_from(list(GGUFValueType)) | st.integers(0, 300))
-    if kind == GGUFValueType.STRING:
-        text = draw(_anything)
-        return int(kind), draw(st.just(string(text)) | counts64.map(lambda n: struct.pack("<Q", n) + text))
-    if kind == GGUFValueType.ARRAY:
-        item = draw(st.sampled_from(list(GGUFValueType)) | st.integers(0, 300))
-        body = draw(_anything | st.lists(_anything, max_size=4).map(lambda texts: b"".join(map(string, texts))))
-        return int(kind), struct.pack("<IQ", int(item), draw(counts64 | st.integers(0, 8))) + body
-    form = _FORMATS.get(kind, "<Q")  # type: ignore[call-overload]
-    if form in ("<f", "<d"):
-        return int(kind), struct.pack(form, draw(st.floats(width=32)))
-    bits = 8 * struct.calcsize(form)
-    number = draw(counts64) % 2**bits
-    return int(kind), number.to_bytes(bits // 8, "little")
-
-
-_FLOATS = [0.0, -1.0, 1e-300, 1e300, float("inf"), float("nan")]
-extreme_numbers = st.one_of(
-    counts64.map(lambda value: scalar(GGUFValueType.UINT64, value)),
-    st.sampled_from([-1, -(2**63), 7, 64, 2**40]).map(lambda value: scalar(GGUFValueType.INT64, value)),
-    st.sampled_from(_FLOATS).map(lambda value: scalar(GGUFValueType.FLOAT64, value)),
-)
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> GGUFBytes:
-    """An intact file with one to three fields replaced by anything."""
-    file = intact(draw(st.sampled_from(["Q4_0", "Q4_1", "Q8_0", "F32"])))
-    for _ in range(draw(st.integers(1, 3))):
-        match draw(st.sampled_from(["value", "value", "row", "row", "count", "drop", "data"])):
-            case "value":
-                key = draw(st.sampled_from(sorted(file.values)) | st.sampled_from(EXTRA_KEYS))
-                file = replace(file, values=file.values | {key: draw(values() | extreme_numbers)})
-            case "row":
-                index = draw(st.integers(0, len(file.rows) - 1))
-                file = replace(file, rows=(*file.rows[:index], draw(rows(file.rows[index])), *file.rows[index + 1 :]))
-            case "count":
-                name = draw(st.sampled_from(["tensor_count", "value_count", "version"]))
-                number = draw(counts64)
-                file = replace(file, **{name: number % 2**32 if name == "version" else number})
-            case "drop":
-                key = draw(st.sampled_from(sorted(file.values)))
-                file = replace(file, values={name: value for name, value in file.values.items() if name != key})
-            case _:
-                file = replace(file, data=draw(st.binary(max_size=64)) + file.data[draw(st.integers(0, 4096)) :])
-    return file
-
-
-@st.composite
-def rows(draw: st.DrawFn, row: Row) -> Row:
-    match draw(st.sampled_from(["name", "dimensions", "kind", "offset"])):
-        case "name":
-            return replace(
-                row, name=draw(st.text(max_size=8) | st.sampled_from(["output.weight", "rope_freqs.weight"]))
-            )
-        case "dimensions":
-            return replace(row, dimensions=tuple(draw(st.lists(counts64, max_size=6))))
-        case "kind":
-            return replace(row, kind=draw(st.integers(0, 64) | st.integers(0, 2**32 - 1)))
-    return replace(row, offset=draw(counts64 | st.integers(0, 20_000)))
-
-
 EXTRA_KEYS = [
     "general.alignment",
     "llama.attention.key_length",
@@ -211,3 +141,61 @@ EXTRA_KEYS = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.add_bos_token",
 ]
+_COUNTS = (0, 1, 2, 3, 31, 32, 33, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 32, 2**64 - 1)
+_FLOATS = (0.0, -1.0, 1e-300, 1e30, float("inf"), float("nan"))
+
+
+def damaged(_: bytes, random: Random) -> bytes:
+    """Return an intact file, whatever the input is, with one to three fields replaced by anything."""
+    file = intact(random.choice(("Q4_0", "Q4_1", "Q8_0", "F32")))
+    for _ in range(random.randint(1, 3)):
+        kind = random.choice(("value", "value", "row", "row", "count", "drop", "data"))
+        key, at = random.choice(list(file.values)), random.randrange(len(file.rows))
+        if kind == "value":
+            file = replace(file, values=file.values | {random.choice((key, random.choice(EXTRA_KEYS))): _value(random)})
+        elif kind == "row":
+            file = replace(file, rows=(*file.rows[:at], _row(file.rows[at], random), *file.rows[at + 1 :]))
+        elif kind == "count":
+            name = random.choice(("tensor_count", "value_count", "version"))
+            file = replace(file, **{name: _count(random) % 2 ** (32 if name == "version" else 64)})
+        elif kind == "drop":
+            file = replace(file, values={name: value for name, value in file.values.items() if name != key})
+        else:
+            file = replace(file, data=_any_bytes(random) + file.data[random.randrange(4096) :])
+    return file.encoded()
+
+
+def _count(random: Random) -> int:
+    return random.choice((random.choice(_COUNTS), random.choice(_COUNTS), random.randrange(2**64)))
+
+
+def _any_bytes(random: Random) -> bytes:
+    return random.randbytes(random.randrange(40))
+
+
+def _value(random: Random) -> tuple[int, bytes]:
+    """A metadata value of any type, well formed or with a lying length."""
+    kind, item = (random.choice((*GGUFValueType, random.randrange(300))) for _ in range(2))
+    if kind == GGUFValueType.STRING:
+        text = _any_bytes(random)
+        return int(kind), random.choice((string(text), struct.pack("<Q", _count(random)) + text))
+    if kind == GGUFValueType.ARRAY:
+        texts = b"".join(string(_any_bytes(random)) for _ in range(random.randrange(5)))
+        length = random.choice((_count(random), random.randrange(9)))
+        return int(kind), struct.pack("<IQ", int(item), length) + random.choice((texts, _any_bytes(random)))
+    form = _FORMATS.get(kind, "<Q")  # type: ignore[call-overload]
+    if form in ("<f", "<d"):
+        return int(kind), struct.pack(form, random.choice(_FLOATS))
+    size = struct.calcsize(form)
+    return int(kind), (random.choice((_count(random), -1, 7, 64)) % 2 ** (8 * size)).to_bytes(size, "little")
+
+
+def _row(row: Row, random: Random) -> Row:
+    return random.choice(
+        (
+            replace(row, name=random.choice(("", "a", "output.weight", "rope_freqs.weight"))),
+            replace(row, dimensions=tuple(_count(random) for _ in range(random.randrange(7)))),
+            replace(row, kind=random.choice((random.randrange(65), random.randrange(2**32)))),
+            replace(row, offset=random.choice((_count(random), random.randrange(20_000)))),
+        )
+    )
