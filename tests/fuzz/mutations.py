@@ -1,48 +1,17 @@
 """Mutations of inputs: some know nothing of a format, some keep JSON's structure."""
 
-import copy
 import json
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from tests.fuzz.hostile_values import RAW
+
 _EDGES = [0, 1, 2, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 _BYTES = b"\x00\x01\t\n\r \"'()*,-./0:;<=>?@[\\]`{|}~\x7f\x80\xbf\xc3\xe2\xed\xf0\xfe\xff"
 _TEXTS = ["", " ", "\x00", "a", "é", "\u2028", "\U0001f600", "0", "-1", "1e999", "NaN", "null", "../", "%s", "{{x}}"]
-_VALUES: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        2**31,
-        2**53 + 1,
-        2**63 - 1,
-        2**63,
-        -(2**63),
-        2**64,
-        10**30,
-        0.5,
-        -0.0,
-        1e308,
-        1e-320,
-    ),
-    [],
-    {},
-    [[]],
-    [{}],
-    {"": ""},
-    [None],
-    [0],
-    ["a"],
-    {"type": "a"},
-    float("inf"),
-    float("nan"),
-    *_TEXTS,
-]
 _NUMBER = b"0123456789"
+_MARK = "@@raw %d@@"
 
 
 def mutated(data: bytes, others: Sequence[bytes], words: Sequence[bytes], most: int, random: Random) -> bytes:
@@ -113,11 +82,12 @@ def _number(content: bytearray, at: int, random: Random) -> None:
 
 
 def json_mutated(data: bytes, random: Random) -> bytes:
-    """Return JSON with some of its values replaced, lost, repeated, moved or nested; other bytes as they are."""
+    """Return JSON with values replaced by hostile ones, lost, repeated, moved or nested; other bytes as they are."""
     try:
         root = [json.loads(data)]
     except (ValueError, RecursionError):
         return data
+    put: list[str] = []
     for _ in range(random.choice((1, 1, 2, 3))):
         places: list[tuple[Any, Any]] = []
         _places(root, places)
@@ -125,7 +95,8 @@ def json_mutated(data: bytes, random: Random) -> bytes:
         kind = random.choice(("value", "value", "value", "lose", "repeat", "swap", "nest", "list", "key", "text"))
         value = holder[key]
         if kind == "value":
-            holder[key] = copy.deepcopy(random.choice(_VALUES))
+            put.append(random.choice(RAW))
+            holder[key] = _MARK % (len(put) - 1)
         elif kind == "lose" and holder is not root:
             del holder[key]
         elif kind == "repeat" and isinstance(value, list):
@@ -143,9 +114,12 @@ def json_mutated(data: bytes, random: Random) -> bytes:
             place = random.randrange(len(value) + 1)
             holder[key] = value[:place] + random.choice(_TEXTS) + value[place:]
     try:
-        return json.dumps(root[0]).encode()
+        text = json.dumps(root[0])
     except (ValueError, RecursionError):
         return data
+    for number, raw in enumerate(put):
+        text = text.replace(f'"{_MARK % number}"', raw)
+    return text.encode()
 
 
 def json_lines_mutated(data: bytes, random: Random) -> bytes:

@@ -9,78 +9,19 @@ from urllib.parse import quote
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import leaks, outcome_of
-from tests.attacks.hostile_json import RAW, instance_of, mutated
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target, multipart
+from tests.fuzz.bodies import BODIES
+from tests.fuzz.hostile_json import hostile, instance_of
+from tests.fuzz.hostile_values import RAW
 
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+_SHORT: dict[str, dict[str, int]] = {
+    CHAT: {"max_tokens": 4},
+    "/v1/completions": {"max_tokens": 2},
+    "/v1/responses": {"max_output_tokens": 4},
+    "/v1/messages": {"max_tokens": 4},
 }
-SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
-}
-VALID: dict[str, dict[str, Any]] = {
-    CHAT: {
-        "model": "tier-1", "messages": HELLO, "max_tokens": 4, "temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["x"],
-        "seed": 1,
-        "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "stream": False, "user": "u",
-        "metadata": {"a": "b"},
-        "presence_penalty": 0.1, "frequency_penalty": 0.1, "service_tier": "auto", "min_tokens": 1, "priority": 1,
-        "store": True,
-        "top_k": 5, "min_p": 0.1, "stop_token_ids": [1], "ignore_eos": False,
-        "chat_template_kwargs": {"enable_thinking": False},
-        "repetition_penalty": 1.1, "reasoning_effort": "low", "seed_": 1,
-    },
-    CHAT + "#tools": {"model": "tier-1", "messages": HELLO, "tools": [TOOL], "tool_choice": "auto", "max_tokens": 4,
-    "parallel_tool_calls": True},
-    CHAT + "#calls": {
-        "model": "tier-1", "max_tokens": 4,
-        "messages": [
-            *HELLO,
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function",
-            "function": {"name": "f", "arguments": "{}"}}]},
-            {"role": "tool", "tool_call_id": "c", "content": "x"},
-        ],
-    },
-    CHAT + "#schema": {"model": "tier-1", "messages": HELLO, "response_format": SCHEMA, "max_tokens": 4},
-    CHAT + "#stream": {"model": "tier-1", "messages": HELLO, "max_tokens": 2, "stream": True,
-    "stream_options": {"include_usage": True}},
-    CHAT + "#parts": {
-        "model": "tier-1", "max_tokens": 2,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url",
-        "image_url": {"url": "data:image/png;base64,AA=="}}]}],
-    },
-    "/v1/completions": {
-        "model": "tier-1", "prompt": ["Hello", "there"], "max_tokens": 2, "n": 1, "best_of": 1, "echo": True,
-        "logprobs": 1, "stop": "x",
-        "suffix": None, "temperature": 0, "stream": False, "seed": 3,
-    },
-    "/v1/embeddings": {"model": "smollm2-embed", "input": ["a", "b"], "encoding_format": "float", "dimensions": 8,
-    "user": "u"},
-    "/v1/responses": {
-        "model": "tier-1", "input": [{"role": "user", "content": "Hello"}], "max_output_tokens": 4, "store": True,
-        "instructions": "x",
-        "tools": [{"type": "function", "name": "f", "parameters": {}}], "temperature": 0.1, "metadata": {"a": "b"},
-        "stream": False,
-        "previous_response_id": None, "truncation": "auto", "text": {"format": {"type": "text"}},
-        "reasoning": {"effort": "low"},
-    },
-    "/v1/messages": {
-        "model": "tier-1", "max_tokens": 4, "messages": HELLO, "system": [{"type": "text", "text": "x"}],
-        "temperature": 0.1, "stop_sequences": ["x"],
-        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
-        "metadata": {"user_id": "u"}, "top_k": 3,
-        "thinking": {"type": "enabled", "budget_tokens": 1024},
-    },
-    "/v1/messages/count_tokens": {"model": "tier-1", "messages": HELLO, "system": "x"},
-    "/v1/route": {"messages": HELLO, "quality": 0.5},
-    "/v1/tokenize": {"model": "tier-1", "prompt": "Hello", "add_special_tokens": True, "return_token_strs": True},
-    "/v1/detokenize": {"model": "tier-1", "tokens": [1, 2, 3]},
-    "/v1/feedback": {"request_id": "chatcmpl-1", "rating": "up", "comment": "x", "score": 0.5},
-    "/v1/batches": {"input_file_id": "file-1", "endpoint": CHAT, "completion_window": "24h", "metadata": {"a": "b"}},
-}  # fmt: skip
+VALID = [(path, body | _SHORT.get(path, {})) for path, bodies in BODIES.items() for body in bodies]
 # What must not follow from an order of an attacker that administers: the gateway's end, and a foreign folder read.
 _LEFT_OUT = {"POST /v1/admin/reload"}
 
@@ -88,11 +29,9 @@ _LEFT_OUT = {"POST /v1/admin/reload"}
 @attack_class("JSON bodies", 4500, "keyed", "shared", "laptop")
 def json_bodies(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Mutated bodies of every route for callers: types, sizes, numbers, nesting, repeated names, surrogates."""
-    names = list(VALID)
     for number in range(count):
-        name = draw.choice(names)
-        path = name.partition("#")[0]
-        body = mutated(VALID[name], draw)
+        path, valid = draw.choice(VALID)
+        body = hostile(valid, draw)
         answer = target.ask("POST", path, body)
         yield outcome_of(answer, f"POST {path} #{number}: {body[:200]!r} … {len(body)} bytes")
 
@@ -129,7 +68,7 @@ def orders(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         body = None
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            body = mutated(_plausible(instance_of(schema, _document(target), draw)), draw)
+            body = hostile(_plausible(instance_of(schema, _document(target), draw)), draw)
         else:
             path += f"?{_query(draw)}"
         answer = target.client.ask(method, path, body, key=target.keys["admin"])
@@ -344,11 +283,14 @@ def batch_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     while sent < count:
         lines = []
         for _ in range(draw.randint(5, 40)):
-            name = draw.choice(
-                [CHAT, CHAT, CHAT + "#tools", CHAT + "#calls", CHAT + "#schema", CHAT + "#stream", CHAT + "#parts"]
-            )
-            line = {"custom_id": f"c{draw.randrange(10**9)}", "method": "POST", "url": CHAT, "body": VALID[name]}
-            encoded = mutated(line, draw).replace(b"\n", b" ")
+            valid = draw.choice(BODIES[CHAT])
+            line = {
+                "custom_id": f"c{draw.randrange(10**9)}",
+                "method": "POST",
+                "url": CHAT,
+                "body": valid | _SHORT[CHAT],
+            }
+            encoded = hostile(line, draw).replace(b"\n", b" ")
             lines.append(encoded[:100_000])
         answer = target.ask(
             "POST",
@@ -416,11 +358,11 @@ def media_types(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         "\xff", "application/a+json", "APPLICATION/JSON",
     )  # fmt: skip
     for number in range(count):
-        name = draw.choice(list(VALID))
+        path, valid = draw.choice(VALID)
         kind = draw.choice(kinds)
         body = draw.choice(
             [
-                mutated(VALID[name], draw),
+                hostile(valid, draw),
                 b"a=b",
                 multipart({"a": "b"}, b"x", "x"),
                 b"<?xml version='1.0'?><!DOCTYPE x [<!ENTITY y SYSTEM 'file:///etc/passwd'>]><x>&y;</x>",
@@ -430,5 +372,5 @@ def media_types(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         headers = draw.choice(
             [{}, {"content-encoding": "gzip"}, {"content-encoding": "br"}, {"expect": "100-continue"}]
         )
-        answer = target.ask("POST", name.partition("#")[0], body, headers=headers, content_type=kind)
-        yield outcome_of(answer, f"{name} as {kind[:40]!r} {headers} #{number}: {body[:80]!r}")
+        answer = target.ask("POST", path, body, headers=headers, content_type=kind)
+        yield outcome_of(answer, f"{path} as {kind[:40]!r} {headers} #{number}: {body[:80]!r}")

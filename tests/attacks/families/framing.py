@@ -6,6 +6,7 @@ from random import Random
 from tests.attacks.exchange import Answer
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CANARY, CHAT, Target
+from tests.fuzz.routes import paths_of
 
 BODY = b'{"model":"tier-1","messages":[{"role":"user","content":"Hello there"}]}'
 METHODS = (
@@ -14,11 +15,10 @@ METHODS = (
     "NOTIFY", "BREW", "get", "post", "G", "GETT", "PRI", "SOURCE", "QUERY",
 )  # fmt: skip
 ROUTES = (
-    CHAT, "/v1/models", "/v1/files", "/v1/batches", "/v1/responses", "/v1/messages", "/v1/requests/x", "/tokenize",
-    "/admin", "/admin/login", "/admin/logout", "/admin/keys", "/admin/api/keys", "/admin/api/requests",
-    "/v1/admin/knobs/core", "/v1/admin/reload", "/docs", "/docs/openapi.json", "/metrics", "/health/live", "/",
-    "/v1/chat/completions/ws", "/admin/static/x/y", "/admin/oidc/callback",
-)  # fmt: skip
+    *paths_of("GET", "/"),
+    *paths_of("POST", "/v1", "/tokenize", "/admin/log"),
+    "/v1/chat/completions/ws",
+)
 SECRET_FILES = (b"root:x:0:0", b"[boot loader]", b"SQLite format 3", b"-----BEGIN", b"import msgspec")
 """What a file of this machine would show."""
 

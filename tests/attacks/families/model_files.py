@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.attacks.hostile_json import mutated
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.fuzz.hostile_json import hostile
 from tests.inference_core.tokenization.drawn_templates import drawn_template
 from tests.inference_core.tokenization.long_chats import drawn_long_chat
 from tests.model_files import MODEL_FILES, Change
@@ -114,7 +114,7 @@ def _mutate(folder: Path, name: str, draw: Random) -> None:
     if name == "model.safetensors":
         size = int.from_bytes(content[:8], "little")
         head, rest = content[8 : 8 + size], content[8 + size :]
-    made = mutated(json.loads(head), draw)
+    made = hostile(json.loads(head), draw)
     file.write_bytes(made if name != "model.safetensors" else len(made).to_bytes(8, "little") + made + rest)
 
 

@@ -15,9 +15,9 @@ from joserfc.jwk import KeySet, OctKey, RSAKey
 from tests.attacks.exchange import Answer
 from tests.attacks.families.access import SESSION
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.hostile_json import mutated
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.fuzz.hostile_json import hostile
 from tests.gateway.openid_answers import KEY, Provider, claims_of
 
 DISCOVERY, TOKENS, KEYS, INFO = "/.well-known/openid-configuration", "/token_endpoint", "/keys", "/userinfo_endpoint"
@@ -140,7 +140,7 @@ def _spoil_metadata(provider: Provider, draw: Random) -> None:
     if draw.random() < 0.2:
         _spoil_transport(provider, draw, DISCOVERY)
     else:
-        provider.raw_of[DISCOVERY] = mutated(sound, draw) or b" "
+        provider.raw_of[DISCOVERY] = hostile(sound, draw) or b" "
 
 
 def _spoil_transport(provider: Provider, draw: Random, path: str = "") -> None:
@@ -162,29 +162,29 @@ def _spoil_transport(provider: Provider, draw: Random, path: str = "") -> None:
 
 
 def _spoil_keys(provider: Provider, draw: Random) -> None:
-    provider.raw_of[KEYS] = mutated(KeySet([KEY]).as_dict() | {"alg": "RS256"}, draw) or b" "
+    provider.raw_of[KEYS] = hostile(KeySet([KEY]).as_dict() | {"alg": "RS256"}, draw) or b" "
 
 
 def _spoil_tokens(provider: Provider, draw: Random) -> None:
     sound = {"access_token": "a", "token_type": "Bearer", "expires_in": 60, "id_token": provider.token()}
-    provider.raw_of[TOKENS] = mutated(sound, draw) or b" "
+    provider.raw_of[TOKENS] = hostile(sound, draw) or b" "
 
 
 def _spoil_information(provider: Provider, draw: Random) -> None:
     del provider.claims["groups"]
-    provider.raw_of[INFO] = mutated({"sub": "1", "groups": STRANGERS, "email": "ann@example.com"}, draw) or b" "
+    provider.raw_of[INFO] = hostile({"sub": "1", "groups": STRANGERS, "email": "ann@example.com"}, draw) or b" "
 
 
 def _spoil_claims(provider: Provider, draw: Random) -> None:
     more = {"azp": "aio", "hasgroups": True, "_claim_names": {"groups": "s"}, "email": "ann@example.com"}
     some = dict(draw.sample(list(more.items()), draw.randint(0, len(more))))
-    provider.payload = mutated(provider.claims | some, draw) or b" "
+    provider.payload = hostile(provider.claims | some, draw) or b" "
 
 
 def _spoil_head(provider: Provider, draw: Random) -> None:
     head = {"alg": "RS256", "kid": KEY.kid, "typ": "JWT", "crit": ["b64"], "b64": False, "jku": "http://127.0.0.1/"}
     kept = {name: value for name, value in head.items() if name in ("alg", "kid") or draw.random() < 0.3}
-    parts = (mutated(kept, draw), json.dumps(provider.claims).encode(), draw.randbytes(256))
+    parts = (hostile(kept, draw), json.dumps(provider.claims).encode(), draw.randbytes(256))
     token = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
     provider.raw_of[TOKENS] = json.dumps({"id_token": token}).encode()
 

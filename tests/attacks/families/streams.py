@@ -11,9 +11,10 @@ from random import Random
 from tests.attacks.echo_upstream import PAUSE
 from tests.attacks.exchange import Client
 from tests.attacks.families.framing import BODY, outcome_of
-from tests.attacks.hostile_json import RAW, mutated
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, CONNECTIONS, HELLO, Target
+from tests.fuzz.hostile_json import hostile
+from tests.fuzz.hostile_values import RAW
 
 WS = "/v1/chat/completions/ws"
 LONG = [{"role": "user", "content": f"{PAUSE} for a while"}]
@@ -113,7 +114,7 @@ def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             pieces.append(frame(draw, 1, b'{"type":"authorize","api_key":' + key.encode() + b"}"))
         else:
             messages = [
-                mutated(
+                hostile(
                     draw.choice([chat, {"type": "cancel", "request": "a"}, {"type": "authorize", "api_key": "x"}]), draw
                 )
                 for _ in range(draw.randint(1, 12))
@@ -146,7 +147,7 @@ def first_messages(target: Target, draw: Random, count: int) -> Iterator[Outcome
             raw = ", ".join(f'"{name}": {draw.choice(RAW)}' for name in draw.sample(list(order), draw.randint(1, 3)))
             message = b"{%b}" % raw.encode("utf-8", "surrogatepass")
         else:
-            message = mutated(dict(draw.sample(list(order.items()), draw.randint(1, 4))), draw)
+            message = hostile(dict(draw.sample(list(order.items()), draw.randint(1, 4))), draw)
         # Of a longer one the rest is not read before a key has come, for which the gateway waits.
         message = message[:SHORT]
         pieces = [frame(draw, 1, message)]

@@ -8,10 +8,11 @@ from random import Random
 from typing import Any
 
 from tests.attacks.exchange import Answer
-from tests.attacks.families.bodies import ODD_IDS, SCHEMA, TOOL
+from tests.attacks.families.bodies import ODD_IDS
 from tests.attacks.families.framing import outcome_of
 from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target
+from tests.fuzz.bodies import SCHEMA, TOOL
 from tests.gateway.inference.api.test_hostile_grammars import ATTACKS as GRAMMARS
 from tests.inference_core.grammar.drawn_schemas import drawn_schema
 

@@ -4,8 +4,10 @@ import string
 from urllib.parse import quote
 
 from tests.fuzz.asgi_gateway import ADMIN, Headers, gateway
-from tests.fuzz.gateway.bodies import CHAT, json_seeds
+from tests.fuzz.bodies import CHAT
+from tests.fuzz.gateway.bodies import json_seeds
 from tests.fuzz.pieces import pieces_of
+from tests.fuzz.routes import paths_of
 from tests.fuzz.target import fuzz_target
 
 _KEY = ADMIN[0][1]
@@ -74,46 +76,12 @@ def headers(data: bytes) -> str:
     return " ".join(code[:3] for code in codes)
 
 
-_LISTS = (
-    *(
-        "/v1/files",
-        "/v1/batches",
-        "/v1/models",
-        "/v1/responses/r",
-        "/v1/responses/r/input_items",
-        "/v1/admin/knobs/changes",
-    ),
-    "/admin/api/requests",
-    "/admin/api/verifications",
-    "/admin/api/artefacts",
-    "/admin/api/retrainings",
-    "/admin/api/rollouts",
-    "/admin/api/experiments",
-    "/admin/api/report",
-    "/admin/api/batches",
-    "/admin/api/keys",
-    "/admin/api/estimates",
-    "/admin/api/reviews",
-    "/admin/api/overview",
-    "/admin/api/transitions",
-    "/admin/api/slo",
-    "/admin/login",
-    "/admin/oidc/callback",
-    "/admin/oidc/login",
-    "/admin/requests",
-    "/admin/keys",
-    "/admin/routing",
-    *(
-        "/admin/quality",
-        "/admin/overview",
-        "/admin/core",
-        "/admin/users",
-        "/admin/system",
-        "/admin/experiments",
-        "/metrics",
-    ),
-    "/v1/admin/stats",
-)
+def _numbered(seeds: list[bytes], count: int) -> list[bytes]:
+    """Put the number of a path before each seed, so that each of `count` paths has one."""
+    return [bytes([number]) + seeds[number % len(seeds)] for number in range(count)]
+
+
+_LISTS = paths_of("GET", "/v1", "/admin", "/metrics")
 _QUERIES = [
     b"after=file-1&limit=5&order=asc&purpose=batch",
     b"cursor=1.5:abc&limit=10&since=0&until=1e9&status=open&tier=1&days=7",
@@ -143,7 +111,7 @@ _QUERY_WORDS = [
 ]
 
 
-@fuzz_target([bytes([place]) + query for place, query in enumerate(_QUERIES * 4)], _QUERY_WORDS)
+@fuzz_target(_numbered(_QUERIES, len(_LISTS)), _QUERY_WORDS)
 def queries(data: bytes) -> str:
     """The first byte chooses the list or page."""
     path = _LISTS[data[0] % len(_LISTS)] if data else _LISTS[0]
@@ -183,24 +151,7 @@ def paths(data: bytes) -> str:
     return f"{method} {gateway().ask(method, text, b'', ADMIN).status}"
 
 
-_FORMS = (
-    "/admin/login",
-    "/admin/keys",
-    "/admin/teams",
-    "/admin/users",
-    "/admin/budgets",
-    "/admin/routing/target",
-    "/admin/core",
-    "/admin/core/common",
-    "/admin/experiments",
-    "/admin/quality/promote",
-    "/admin/quality/trial",
-    "/admin/routing/mode",
-    "/admin/quality/review/1",
-    "/admin/keys/k",
-    "/admin/users/u",
-    "/admin/quality/retrain",
-)
+_FORMS = tuple(path for path in paths_of("POST", "/admin/") if not path.startswith("/admin/api"))
 _FORM_SEEDS = [
     b"name=a&password=b&next=%2Fadmin&csrf_token=c&reason=r",
     b"name=team&scopes=inference&models=auto&monthly_usd=5&requests_per_minute=1&expires_at=2027-01-01&reason=r",
@@ -209,7 +160,8 @@ _FORM_SEEDS = [
 
 
 @fuzz_target(
-    [bytes([place]) + form for place, form in enumerate(_FORM_SEEDS * 5)], [*_QUERY_WORDS, b"reason=r&", b"was."]
+    _numbered(_FORM_SEEDS, len(_FORMS)),
+    [*_QUERY_WORDS, b"reason=r&", b"was."],
 )
 def forms(data: bytes) -> str:
     """Forms of the dashboard, sent with an admin key; the first byte chooses the page."""

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.processes.server import WEBSOCKETS
 from tests.fuzz.asgi_gateway import ADMIN, gateway
-from tests.fuzz.gateway.bodies import CHAT
+from tests.fuzz.bodies import CHAT
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
 from tests.gateway.edge.test_websocket_bounds import UPGRADE, frame

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import msgspec
 import numpy as np
 
 from inference_core.errors import InvalidRequestError, ModelFileError
@@ -169,11 +170,20 @@ def safetensors(data: bytes) -> str:
 
 
 def _parts_mutated(data: bytes, random: Random) -> bytes:
-    """Mutate the settings, the directory, or both of `settings, directory, weights`, a part a line."""
-    parts = data.split(b"\n", 2)
-    for place in random.choice(((0,), (1,), (0, 1))):
-        parts[place] = json_mutated(parts[place], random)
-    return b"\n".join(parts)
+    """Mutate the settings, the directory, or an entry or two of it. The input has a part a line."""
+    settings, directory, weights = (*data.split(b"\n", 2), b"", b"")[:3]
+    kind = random.randrange(6)
+    if kind < 2:
+        settings = json_mutated(settings, random)
+    elif kind == 2:
+        directory = json_mutated(directory, random)
+    else:
+        with contextlib.suppress(msgspec.MsgspecError):
+            entries = msgspec.json.decode(directory, type=dict[str, msgspec.Raw])
+            for name in random.sample(list(entries), min(len(entries), random.choice((1, 1, 2)))):
+                entries[name] = msgspec.Raw(json_mutated(bytes(entries[name]), random))
+            directory = msgspec.json.encode(entries)
+    return b"\n".join((settings, directory, weights))
 
 
 def _parts(folder: hf_folder.HFFolder) -> bytes:

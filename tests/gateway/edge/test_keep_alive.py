@@ -144,7 +144,12 @@ async def test_who_reads_nothing_is_given_up_and_recorded_as_gone(app: StartApp)
 async def test_a_slow_tier_is_not_taken_for_a_slow_reader(app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[StallWatch] = []
     look = StallWatch._look
-    monkeypatch.setattr(StallWatch, "_look", lambda watch: (look(watch), looks.append(watch)))
+
+    def counted(watch: StallWatch) -> None:
+        look(watch)
+        looks.append(watch)
+
+    monkeypatch.setattr(StallWatch, "_look", counted)
     gateway = await app(stalled_reader_seconds=0.05)
     tier = gateway.tier(1)
     tier.hold_at = 2
