@@ -21,7 +21,7 @@ async def samples(gateway: RunningGateway) -> dict[float, float]:
     return {float(each.labels["le"]): each.value for each in rows if each.name.endswith("_bucket")}
 
 
-async def test_a_timer_that_runs_late_shows_in_the_metrics_of_its_gateway(
+async def test_a_blocked_event_loop_shows_in_the_metrics_of_its_gateway(
     app: StartApp, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(families, "time", SimpleNamespace(monotonic=clock))
