@@ -137,8 +137,9 @@ def reload(reason: str, server: Server, as_json: bool) -> None:
     the server instead where models change.
     """
     answer = server.ask("POST", "/reload", {"reason": reason}, timeout=LOADING_SECONDS)
-    tiers = ", ".join(map(str, answer["tiers"])) or "none"
-    lines = [f"{answer['catalogue']} is read again; changed tiers: {tiers}"]
+    tiers = ", ".join(map(str, answer["tiers"]))
+    changed = f"changed tiers: {tiers}" if tiers else "no tier changed, and everything else in it holds now"
+    lines = [f"{answer['catalogue']} is read again; {changed}"]
     lines += [f"changed embeddings: {', '.join(answer['embeddings'])}"] if answer["embeddings"] else []
     lines += [f"another version of the core serves: {', '.join(answer['loaded'])}"] if answer["loaded"] else []
     echo_answer(as_json, answer, "\n".join(lines))
