@@ -9,14 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
 from sqlalchemy import ColumnElement, Row, delete, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
 from gateway.telemetry.alert_channels import AlertNotSentError, Cause, Channel, Message, channels_of
-from gateway.telemetry.alert_rules import RULES, AlertInputs, AlertRule, Figure
+from gateway.telemetry.alert_rules import RULES, AlertInputs, AlertRule, Figure, Severity
 from migrations.tables.audit import alert_messages
 from quality.store.queries import exclusive
 
@@ -35,7 +34,7 @@ class Sent(NamedTuple):
     channel: str
     cause: str
     state: State | Literal["sending"]
-    severity: str
+    severity: Severity
     summary: str
     ends: bool
     sent_at: float
@@ -68,25 +67,19 @@ class AlertMessages:
                 old = _COLUMNS.sent_at < message.sent_at - KEPT_SECONDS
                 await connection.execute(delete(alert_messages).where(old))
                 await connection.execute(insert(alert_messages).values(noted))
-            elif last.state == SENDING and message.sent_at >= last.sent_at + ATTEMPT_SECONDS:
-                await connection.execute(update(alert_messages).where(*mine).values(noted))
-            elif last.state in (message.state, SENDING) or message.sent_at < last.sent_at + gap_seconds:
+                return Claim(True, None)
+            died = last.state == SENDING and message.sent_at >= last.sent_at + ATTEMPT_SECONDS
+            too_early = last.state in (message.state, SENDING) or message.sent_at < last.sent_at + gap_seconds
+            if too_early and not died:
                 return Claim(False, last)
-            else:
-                await connection.execute(update(alert_messages).where(*mine).values(noted))
+            await connection.execute(update(alert_messages).where(*mine).values(noted))
         return Claim(True, last)
 
-    async def confirm(self, message: Sent) -> None:
+    async def settle(self, message: Sent, last: Sent | None) -> None:
+        """Note which one is the last about the cause of a claimed message: itself if it was sent, else that before."""
+        change = delete(alert_messages) if last is None else update(alert_messages).values(last._asdict())
         async with exclusive(self._engine, _LOCK) as connection:
-            await connection.execute(update(alert_messages).where(*_mine(message)).values(message._asdict()))
-
-    async def release(self, message: Sent, before: Sent | None) -> None:
-        """Note that a claimed message could not be sent: `before`, or nothing, is the last one."""
-        async with exclusive(self._engine, _LOCK) as connection:
-            if before is None:
-                await connection.execute(delete(alert_messages).where(*_mine(message)))
-            else:
-                await connection.execute(update(alert_messages).where(*_mine(message)).values(before._asdict()))
+            await connection.execute(change.where(*_mine(message)))
 
     async def standing(self, source: str, pairing: Collection[str]) -> list[Sent]:
         """Return the beginnings whose end is to be sent, of causes of `source` and of shared ones. `pairing`: channels
@@ -125,14 +118,6 @@ DATABASE_ERRORS = (SQLAlchemyError, OSError)
 _ACTIONS: Mapping[State, Literal["trigger", "resolve"]] = {"on": "trigger", "over": "resolve"}
 
 
-class _Last(msgspec.Struct, frozen=True):
-    """The last message about a cause in a channel."""
-
-    state: State
-    at: float
-    cause: Cause
-
-
 class Alerts:
     """Call `look` with figures periodically. A message that failed is sent at the next call; a channel hears of a cause
     again only when its state has changed, and not before the channel's gap has passed. Unknown figures change nothing.
@@ -154,7 +139,7 @@ class Alerts:
         self._source, self._why, self._messages = source or socket.gethostname(), why, messages
         # When each cause began that stands now, with the name of its alert.
         self._since: dict[str, tuple[float, str]] = {}
-        self._last: dict[str, dict[str, _Last]] = {channel.name: {} for channel in channels}
+        self._last: dict[str, dict[str, Sent]] = {channel.name: {} for channel in channels}
         self._remembers = messages is None
 
     async def look(self, figures: AlertInputs, causes: Causes | None = None) -> None:
@@ -193,34 +178,49 @@ class Alerts:
             if is_new and not await self._report(channel, cause, "on"):
                 return
         for id_, last in list(sent.items()):
-            if id_ in active or last.cause.name not in known:
+            cause = self._cause_of(last)
+            if id_ in active or cause.name not in known:
                 continue
-            if last.state == "over" or not (channel.pairs or last.cause.ends):
-                if self._clock() >= last.at + channel.gap_seconds:
+            if last.state == "over" or not (channel.pairs or last.ends):
+                if self._clock() >= last.sent_at + channel.gap_seconds:
                     del sent[id_]
-            elif not await self._report(channel, last.cause, "over"):
+            elif not await self._report(channel, cause, "over"):
                 return
+
+    def _cause_of(self, last: Sent) -> Cause:
+        """Return what a message was about, which an earlier process on this machine may have sent."""
+        key = last.cause.removeprefix(f"{self._source}/")
+        return Cause(
+            name=key.partition("/")[0],
+            key=key,
+            summary=last.summary,
+            severity=last.severity,
+            source="" if key == last.cause else self._source,
+            ends=last.ends,
+        )
 
     async def _report(self, channel: Channel, cause: Cause, state: State) -> bool:
         """Send what has changed, unless it is too early or another process has; False if the channel refused it."""
         sent, now = self._last[channel.name], self._clock()
-        if (last := sent.get(cause.id)) is not None and now < last.at + channel.gap_seconds:
+        if (last := sent.get(cause.id)) is not None and now < last.sent_at + channel.gap_seconds:
             return True
         note = Sent(channel.name, cause.id, state, cause.severity, cause.summary, cause.ends, now)
         claim = await self._claim(note, channel)
         if claim is not None and not claim.granted:
             if claim.last is not None and claim.last.state != SENDING:
-                sent[cause.id] = _Last(claim.last.state, claim.last.sent_at, cause)
+                sent[cause.id] = note._replace(state=claim.last.state, sent_at=claim.last.sent_at)
             return True
         action = _ACTIONS[state]
         try:
             await channel.send(Message(action=action, cause=cause, source=self._source, at=now))
         except AlertNotSentError as error:
             log.warning("alert %s (%s) waits for %s: %s", cause.name, action, channel.name, error)
-            await self._close(note, claim, accepted=False)
+            if claim is not None:
+                await self._settle(note, claim.last)
             return False
-        sent[cause.id] = _Last(state, now, cause)
-        await self._close(note, claim, accepted=True)
+        sent[cause.id] = note
+        if claim is not None:
+            await self._settle(note, note)
         log.warning("alert %s: %s (%s)", cause.name, action, channel.name)
         return True
 
@@ -234,12 +234,11 @@ class Alerts:
             log.warning("sent alerts cannot be noted: %s", type(error).__name__)
             return None
 
-    async def _close(self, note: Sent, claim: Claim | None, *, accepted: bool) -> None:
+    async def _settle(self, note: Sent, last: Sent | None) -> None:
         """Note what became of a message; while the database is away it is sent again after a restart at most."""
-        if self._messages is None or claim is None:
-            return
         try:
-            await (self._messages.confirm(note) if accepted else self._messages.release(note, claim.last))
+            if self._messages is not None:
+                await self._messages.settle(note, last)
         except DATABASE_ERRORS as error:
             log.warning("what became of alert %s cannot be noted: %s", note.cause, type(error).__name__)
 
@@ -254,17 +253,8 @@ class Alerts:
             return
         self._remembers = True
         for one in standing:
-            key = one.cause.removeprefix(f"{self._source}/")
-            cause = Cause(
-                name=key.partition("/")[0],
-                key=key,
-                summary=one.summary,
-                severity="critical" if one.severity == "critical" else "warning",
-                source="" if key == one.cause else self._source,
-                ends=one.ends,
-            )
             if one.channel in self._last:
-                self._last[one.channel].setdefault(one.cause, _Last("on", one.sent_at, cause))
+                self._last[one.channel].setdefault(one.cause, one)
 
 
 async def keep_looking(
