@@ -5,7 +5,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import get, post
@@ -16,6 +16,7 @@ from litestar.response import Response
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.knob_changes import order_knobs
 from gateway.admin.resource import Admin, AsCsv, json_or_csv, names_of, target_of
+from gateway.admin.traffic import SPAN_NAMES, cost_chart
 from gateway.base.errors import bad_request
 from gateway.base.numbers import MOST_EPOCH
 from gateway.base.stores.database import reached
@@ -27,11 +28,14 @@ from gateway.operations.routing_report import gateway_report
 from gateway.operations.running import Operations
 from gateway.tenancy.admin_guard import OPERATOR
 from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, first_second
+from quality.estimates.traffic import SPANS, Span
 from quality.estimates.verified_sample import ReliabilityBin
 from quality.routing_report import KindQuality, Period, RoutingReport
 
 PATH = "/admin/routing"
 MOST_DAYS = 366
+PeriodSpan = Literal[Span, "30d"]
+SPANS_SHOWN = (*SPAN_NAMES.items(), ("30d", "30 days"))
 # How long the page waits for the learning curve; the next load shows it.
 WAIT_SECONDS = 0.1
 _DAY = 86_400
@@ -62,6 +66,7 @@ TagQuery = Annotated[
 
 def period_of(
     days: Annotated[int, QueryParameter(ge=1, le=MOST_DAYS, description="Days that end now.")] = USUAL_DAYS,
+    span: Annotated[PeriodSpan | None, QueryParameter(description="How far back, in place of `days`.")] = None,
     since: EpochQuery = None,
     until: EpochQuery = None,
     tag: TagQuery = None,
@@ -69,7 +74,12 @@ def period_of(
 ) -> Period:
     """Return what a query asks about. Raises `ApiError` 400."""
     end = time.time() if until is None else until
-    begin = max(first_second(days, end), 0.0) if since is None else since
+    if since is not None:
+        begin = since
+    elif span is None or span == "30d":
+        begin = max(first_second(days if span is None else USUAL_DAYS, end), 0.0)
+    else:
+        begin = max(end - SPANS[span][0], 0.0)
     if begin > end:
         raise bad_request(f"since {begin:g} is after until {end:g}.", "since", "invalid_value")
     return Period(since=begin, until=end, tag=tag, previewed=target_of(quality_target))
@@ -110,9 +120,17 @@ async def show_former_page(request: HttpRequest) -> Response[Any]:
     return Response(None, status_code=301, headers={**HEADERS, "location": f"{PATH}#{section}"})
 
 
+def _span_of(query: Mapping[str, str]) -> str:
+    """Return the span that a query asks about; "" for a period of another kind."""
+    if "since" in query or "until" in query:
+        return ""
+    return query.get("span", "" if "days" in query else "30d")
+
+
 @get("/routing", dependencies=_PERIOD)
 async def show_routing_page(request: HttpRequest, period: Named[Period], admin: Admin) -> Response[Any]:
     """Query: as for `/admin/api/report`."""
+    span = _span_of(request.query_params)
     report = await reached(gateway_report(admin.operations, period, wait_seconds=WAIT_SECONDS))
     routing, costs, help_ = admin.serving.routing, report.cost.costs, report.help
     keys = [part.name for part in (*costs.by_key, *costs.by_team)]
@@ -128,7 +146,9 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         strongest=routing.served.strongest,
         answers=min(routing.knobs.active.observe_tier or routing.served.strongest, routing.served.strongest),
         target=(help_.targets.previewed or help_.targets.active).target,
-        cost_lines=_by_day(costs),
+        span=span,
+        spans=SPANS_SHOWN,
+        cost_lines=await _cost_lines(admin.operations, span, costs),
         tier_parts=_by_tier(costs, tier_names(admin.serving)),
         class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
         kinds=_by_kind(report.quality.kinds),
@@ -177,6 +197,15 @@ def _by_tier(costs: CostReport, names: Mapping[int, str]) -> list[tuple[str, int
     """Return name, requests and colour of each tier."""
     numbers = [(int(part.name), part.spent) for part in costs.by_tier if part.name and part.name.isdigit()]
     return [(names.get(number, f"tier {number}"), spent.requests, number) for number, spent in numbers]
+
+
+async def _cost_lines(operations: Operations, span: str, costs: CostReport) -> Timeline | None:
+    """Return the chart of costs: of a short span as the overview has it, else by day; None where it has one point."""
+    if span in SPANS:
+        traffic = await operations.live.traffic.look(span)
+        return None if traffic is None else cost_chart(traffic)
+    lines = _by_day(costs)
+    return lines if len(lines.times) > 1 else None
 
 
 def _by_day(costs: CostReport) -> Timeline:

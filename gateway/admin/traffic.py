@@ -46,8 +46,6 @@ def charts_of(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
     times = [bucket.at for bucket in buckets]
     failed = _per(traffic, 60.0, [bucket.failed for bucket in buckets])
     refused = _per(traffic, 60.0, [bucket.refused for bucket in buckets])
-    paid = _per(traffic, 3600.0, [bucket.cost_usd for bucket in buckets])
-    strongest = _per(traffic, 3600.0, [bucket.strongest_usd for bucket in buckets])
     return [
         Timeline(title="Requests per minute", times=times, series=_by_tier(traffic, names), format="number"),
         Timeline(
@@ -68,16 +66,23 @@ def charts_of(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
             ],
             format="seconds",
         ),
-        Timeline(
-            title="Cost per hour",
-            times=times,
-            series=[
-                Series(name="paid", values=paid, colour="ink"),
-                Series(name="by the strongest tier alone", values=strongest, colour="quiet", dashes=DASHES[2]),
-            ],
-            format="usd",
-        ),
+        cost_chart(traffic),
     ]
+
+
+def cost_chart(traffic: Traffic) -> Timeline:
+    """Return the chart of what was paid and of what the strongest tier alone would have cost."""
+    paid = _per(traffic, 3600.0, [bucket.cost_usd for bucket in traffic.buckets])
+    strongest = _per(traffic, 3600.0, [bucket.strongest_usd for bucket in traffic.buckets])
+    return Timeline(
+        title="Cost per hour",
+        times=[bucket.at for bucket in traffic.buckets],
+        series=[
+            Series(name="paid", values=paid, colour="ink"),
+            Series(name="by the strongest tier alone", values=strongest, colour="quiet", dashes=DASHES[2]),
+        ],
+        format="usd",
+    )
 
 
 def _by_tier(traffic: Traffic, names: Mapping[int, str]) -> list[Series]:

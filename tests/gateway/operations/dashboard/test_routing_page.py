@@ -161,7 +161,8 @@ async def test_an_empty_installation_answers_four_questions_with_what_is_missing
     [
         ("quality_target=2", "quality_target"), ("quality_target=nan", "quality_target"),
         ("quality_target=x", "quality_target"), ("days=0", "days"), ("days=x", "days"), ("days=367", "days"),
-        ("since=x", "since"), ("until=-1", "until"), ("since=10&until=5", "since"), ("tag=a%22b", "tag"),
+        ("span=2h", "span"), ("since=x", "since"), ("until=-1", "until"), ("since=10&until=5", "since"),
+        ("tag=a%22b", "tag"),
     ],
 )  # fmt: skip
 async def test_a_query_without_meaning_is_refused(admin: httpx.AsyncClient, wrong: str, name: str) -> None:
@@ -230,6 +231,34 @@ async def costs_net_of_checks(aio: RunningGateway, admin: httpx.AsyncClient) -> 
     sheet = csv.DictReader(io.StringIO((await admin.get(API, params={"format": "csv"})).text))
     rows = {(row["split"], row["name"]): row for row in sheet}
     assert (rows["total", ""]["saved_usd"], rows["tier", "1"]["checks_usd"]) == ("10.0", "2.0")
+
+
+async def test_costs_of_a_short_span_are_charted_by_its_buckets_and_of_a_long_one_by_day(tmp_path: Path) -> None:
+    hours_ago = [(0.1, 1.0), (2.0, 10.0), (30.0, 100.0), (200.0, 1000.0)]
+    now = time.time()
+    rows = [
+        {"request_id": str(ago), "created_at": now - 3600 * ago, "key_id": None, "cost_usd": usd}
+        for ago, usd in hours_ago
+    ]
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as aio, browser(aio) as admin:
+        await sign_in(admin)
+        await insert_requests(aio.serving.database, *rows)
+        for span, buckets, spent in (
+            ("15m", 15, 1.0), ("1h", 60, 1.0), ("24h", 96, 11.0), ("7d", 84, 111.0), ("30d", 30, 1111.0)
+        ):  # fmt: skip
+            title = "Cost per day" if span == "30d" else "Cost per hour"
+            page = await admin.get(PAGE, params={"span": span, "quality_target": "0.9"})
+            figures = page.text.partition("<figcaption><h3>")
+            assert figures[2].startswith(title)
+            assert f'data-buckets="{buckets}"' in figures[0]
+            assert (await report_of(admin, span=span))["cost"]["costs"]["total"]["spent"]["cost_usd"] == spent
+            assert f'href="{PAGE}?span={span}&amp;quality_target=0.9" aria-current="true"' in page.text
+            preview = forms_of(page)[PAGE]["fields"]
+            assert (preview["span"], preview["quality_target"]) == (span, "0.9")
+        assert 'span=30d" aria-current="true">30 days' in (await admin.get(PAGE)).text
+        today = (await admin.get(PAGE, params={"days": 1})).text
+        assert 'aria-current="true">1 day<' in today
+        assert "<h3>Cost per" not in today
 
 
 async def test_a_burst_weighs_as_many_requests_as_it_has(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
