@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import Meta
 
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.field_types import Count
 from gateway.base.settings import Settings
 from gateway.cli.options import (
@@ -194,11 +195,13 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[Annotated[float, Meta(title=QUALITY_METAVAR, extra={"type": quality_of})], ...] = msgspec.field(
         name="quality", default=()
     )
-    """Quality target. May be repeated. [0.8 0.85 0.9 0.95 0.99]"""
+    """Quality target. May be repeated. [economy, balanced, careful]"""
     names: Annotated[tuple[str, ...], Meta(title="NAME=NUMBER")] = msgspec.field(name="tier", default=())
     """Tier that a name in the scores stands for. May be repeated."""
 
 
+LEAST_LABELLED = 30
+"""Labelled rows from which a share of them says something."""
 _OWN_LOG = "write LOG yourself. docs/routing.md has an example of a few lines"
 
 
@@ -242,7 +245,7 @@ def _report_text(report: "Report") -> str:
     head = ["target", *(f"tier {k}" for k in range(1, tiers + 1)), "$ per request", "saving", "predicted"]
     rows = []
     for one in report.targets:
-        cells = [f"{one.quality_target:.2f}", *(f"{share:.1%}" for share in one.split)]
+        cells = [_target(one.quality_target), *(f"{share:.1%}" for share in one.split)]
         rows.append([*cells, f"{one.cost_per_request_usd:.6f}", _interval(one.saving), f"{one.predicted_no_worse:.1%}"])
     mean = report.strongest_cost_usd / report.rows
     lines = [
@@ -256,16 +259,25 @@ def _report_text(report: "Report") -> str:
     return "\n".join([*lines, "", table(head, rows), "", *_quality(report)])
 
 
+def _target(value: float) -> str:
+    names = [name for name, number in QUALITY_SETTINGS.items() if number == value]
+    return " ".join([f"{value:.2f}", *names])
+
+
 def _quality(report: "Report") -> Sequence[str]:
-    if not report.labelled:
-        return ["no row has labels of the strongest tier and another, so nothing is measured"]
+    if report.labelled < LEAST_LABELLED:
+        few = f"{report.labelled:,} rows have" if report.labelled != 1 else "1 row has"
+        return [
+            f"{few} labels of the strongest tier and another; from {LEAST_LABELLED} on, "
+            "quality is measured and shown here"
+        ]
     rows = []
     for one in report.targets:
         if one.labelled is not None:
             good = one.labelled.no_worse
             shown = f"{good.count / good.total:.1%} [{good.low:.1%}, {good.high:.1%}]"
             gain = _interval(one.labelled.gain, sign="+")
-            rows.append([f"{one.quality_target:.2f}", shown, gain, _interval(one.labelled.saving)])
+            rows.append([_target(one.quality_target), shown, gain, _interval(one.labelled.saving)])
     labels = ", ".join(f"tier {k} {count:,}" for k, count in enumerate(report.tiers_labelled, start=1))
     head = ["target", "no worse than the strongest", "more than random assignment", "saving there"]
     return [f"measured on the {report.labelled:,} labelled rows (labels: {labels}), 95% intervals", table(head, rows)]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.decision import Exclusion
 from classifier.training.data.dataset import RIGHT
 from gateway.base.inference_request import Caller, InferenceRequest
@@ -140,7 +141,8 @@ def _interval(value: float, influence: Float) -> Interval:
     return Interval(value, value - half, value + half)
 
 
-TARGETS = (0.8, 0.85, 0.9, 0.95, 0.99)
+TARGETS = tuple(QUALITY_SETTINGS.values())
+"""Those that have names."""
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]

@@ -1,6 +1,7 @@
 """A back-test: what routing would have chosen for a log, its cost and its quality."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,19 +127,29 @@ def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -
         tmp_path / "log.jsonl",
         *(
             {"prompt": f"What is {i} plus {i}?", "scores": {"small": i % 2, "4": 1}, "answer_tokens": 10}
-            for i in range(20)
+            for i in range(30)
         ),
     )
     place = ("--data-dir", str(tmp_path), "--quality", "0.9", "--tier", "small=1")
     shown = aio("backtest", str(log), *place)
     assert shown.exit_code == 0, shown.output
-    assert "20 requests, decided by" in shown.output
-    assert "measured on the 20 labelled rows (labels: tier 1 20, tier 2 0, tier 3 0, tier 4 20)" in shown.output
+    assert "30 requests, decided by" in shown.output
+    assert "measured on the 30 labelled rows (labels: tier 1 30, tier 2 0, tier 3 0, tier 4 30)" in shown.output
     report = json.loads(aio("backtest", str(log), *place, "--json").output)
     [target] = report["targets"]
     assert (target["quality_target"], sum(target["split"])) == (0.9, pytest.approx(1))
     refused = aio("backtest", str(log), *place, "--training", "own")
     assert (refused.exit_code, "`aio outcomes import` learns" in refused.output) == (2, True)
+
+
+def test_few_labels_are_no_figure_and_the_targets_are_those_with_names(tmp_path: Path) -> None:
+    rows = ({"prompt": f"What is {i} plus {i}?", "scores": {"1": 1, "4": 1}} for i in range(2))
+    shown = aio("backtest", str(written(tmp_path / "log.jsonl", *rows)), "--data-dir", str(tmp_path)).output
+    assert "2 rows have labels of the strongest tier and another; from 30 on, quality is measured" in shown
+    assert "no worse than the strongest" not in shown
+    assert re.findall(r"^(\d\.\d\d) (\w+)", shown, re.MULTILINE) == [
+        ("0.50", "economy"), ("0.70", "balanced"), ("0.90", "careful")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
