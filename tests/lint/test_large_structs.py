@@ -44,7 +44,6 @@ LARGE = {
     "tiers/dialects/chat_schemas.py::Sampling": 22,
     "tiers/dialects/messages.py::MessagesRequest": 23,
     "tiers/dialects/responses_schemas.py::ResponsesRequest": 31,
-    "tiers/dialects/rules.py::Rules": 57,
     # What a tier is asked: its base is what a template or a server's dialect writes, and the base of that the answer
     # that is wanted, as a caller's dialect reads it. Parts inside would put a name before each field of each dialect.
     "tiers/tier.py::GenerationRequest": 35,

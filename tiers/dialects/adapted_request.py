@@ -14,7 +14,17 @@ from inference_core.protocol import SamplingParams
 from tiers.conversation import OpaquePiece, Tool, Tooling, Turn
 from tiers.dialects.adapted_turns import adapted_turns, fits, fitting_name
 from tiers.dialects.chat import TEMPLATED
-from tiers.dialects.rules import ALL_SAMPLING, BREAKPOINT, BREAKPOINTS, BUDGET, EFFORTS, VARIABLES, Rules
+from tiers.dialects.rules import (
+    ALL_SAMPLING,
+    BREAKPOINT,
+    BREAKPOINTS,
+    BUDGET,
+    EFFORTS,
+    VARIABLES,
+    AnswerRules,
+    Rules,
+    ToolRules,
+)
 from tiers.tier import Delta, GenerationRequest, ModelRequest
 
 _COMBINED = ("anyOf", "oneOf", "allOf")
@@ -234,32 +244,34 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     fields: dict[str, Any] = {}
     changed: set[str] = set()
     request = _bound(unadapted, rules, changed)
-    sent_names = _renamed_tools(request, rules)
+    sent_names = _renamed_tools(request, rules.tools)
     messages = request.messages
     if messages is not None:
-        turns = adapted_turns(messages, rules, sent_names, changed)
+        turns = adapted_turns(messages, rules.turns, sent_names, changed)
         if turns is not messages:
             fields["messages"] = turns
     if request.tooling is not None:
-        tooling = _tooling(request.tooling, rules, sent_names, changed)
+        tooling = _tooling(request.tooling, rules.tools, sent_names, changed)
         if tooling is not request.tooling:
             fields["tooling"] = tooling
+    parameters = rules.parameters
     stops = request.stop
-    if stops and (rules.stops is not None or not rules.blank_stops):
-        taken = [stop for stop in stops if rules.blank_stops or stop.strip()][: rules.stops]
+    if stops and (parameters.stops is not None or not parameters.blank_stops):
+        taken = [stop for stop in stops if parameters.blank_stops or stop.strip()][: parameters.stops]
         if len(taken) < len(stops):
             fields["stop"] = tuple(taken)
             changed.add("stop")
-    if rules.efforts and request.reasoning_effort not in (None, *rules.efforts):
-        effort: str | None = nearest_effort(str(request.reasoning_effort), rules.efforts)
+    if parameters.efforts and request.reasoning_effort not in (None, *parameters.efforts):
+        effort: str | None = nearest_effort(str(request.reasoning_effort), parameters.efforts)
         # No thoughts at all are not near to some.
         effort = None if effort == "none" else effort
         fields["reasoning_effort"] = effort
         changed.add("reasoning_effort")
-    unwanted = rules.refused | refused if refused else rules.refused
-    if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
-        unwanted |= rules.refused_thinking
-    if not rules.whole_top_p and request.sampling.top_p >= 1:
+    unwanted = parameters.refused | refused if refused else parameters.refused
+    thinks = (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none")
+    if thinks and parameters.refused_thinking:
+        unwanted |= parameters.refused_thinking
+    if not parameters.whole_top_p and request.sampling.top_p >= 1:
         unwanted |= {"top_p"}
     left_out = _leave_out(request, unwanted, fields) if unwanted else ()
     if not fields and request is unadapted:
@@ -273,7 +285,7 @@ def adapted(unadapted: GenerationRequest, rules: Rules, refused: frozenset[str] 
     )
 
 
-def _chosen(tooling: Tooling, rules: Rules) -> Tooling:
+def _chosen(tooling: Tooling, rules: ToolRules) -> Tooling:
     """Return the tools and the choice among them as the server takes it."""
     if not tooling.is_forced or (rules.forced_calls and (rules.named_choice or tooling.choice == "required")):
         return tooling
@@ -285,41 +297,49 @@ _OBJECT_WANTED = "Answer with one JSON object and nothing else, no code block ar
 _SCHEMA_WANTED = "Answer with JSON and nothing else, no code block around it. It follows this JSON schema:\n"
 
 
+def _formatted(request: ModelRequest, rules: AnswerRules, changed: set[str]) -> dict[str, Any]:
+    """Return the fields of the request that change so that its answer has the form that was asked for."""
+    fields: dict[str, Any] = {}
+    form = request.response_format
+    if form is None or request.messages is None or request.opaque is not None:
+        return fields
+    kind, inner = form.get("type"), form.get("json_schema") or {}
+    takes = "none" if request.tooling is not None and not rules.formats_with_tools else rules.formats
+    schema = inner.get("schema")
+    if kind == "json_schema" and takes == "schema" and rules.closed_formats and isinstance(schema, dict):
+        if (closed := closed_schema(schema)) is None:
+            takes = "object"
+        elif closed != schema:
+            fields["response_format"] = form | {"json_schema": inner | {"schema": closed}}
+            changed.add("response_format")
+    is_schema = kind == "json_schema" and takes != "schema"
+    is_said = takes == "none" or not rules.any_object
+    if is_schema or (kind == "json_object" and (is_said or rules.says_json)):
+        said = _SCHEMA_WANTED + _encode(schema).decode() if is_schema and schema else _OBJECT_WANTED
+        fields["messages"] = _instructed(request.messages, said)
+        fields["response_format"] = None if is_said else {"type": "json_object"}
+        fields["sampling"] = msgspec.structs.replace(request.sampling, grammar=None)
+        changed.add("response_format")
+    return fields
+
+
 def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> GenerationRequest:
     """Return the request with what binds its answer as its server takes it: formats, forced calls, sampling."""
-    fields: dict[str, Any] = {}
-    tooling, form = request.tooling, request.response_format
-    if form is not None and request.messages is not None and request.opaque is None:
-        kind, inner = form.get("type"), form.get("json_schema") or {}
-        takes = "none" if tooling is not None and not rules.formats_with_tools else rules.formats
-        schema = inner.get("schema")
-        if kind == "json_schema" and takes == "schema" and rules.closed_formats and isinstance(schema, dict):
-            if (closed := closed_schema(schema)) is None:
-                takes = "object"
-            elif closed != schema:
-                fields["response_format"] = form | {"json_schema": inner | {"schema": closed}}
-                changed.add("response_format")
-        is_schema = kind == "json_schema" and takes != "schema"
-        is_said = takes == "none" or not rules.any_object
-        if is_schema or (kind == "json_object" and (is_said or rules.says_json)):
-            said = _SCHEMA_WANTED + _encode(schema).decode() if is_schema and schema else _OBJECT_WANTED
-            fields["messages"] = _instructed(request.messages, said)
-            fields["response_format"] = None if is_said else {"type": "json_object"}
-            fields["sampling"] = msgspec.structs.replace(request.sampling, grammar=None)
-            changed.add("response_format")
-    if tooling is not None and (chosen := _chosen(tooling, rules)) is not tooling:
+    fields = _formatted(request, rules.answer, changed)
+    tooling, tools, parameters = request.tooling, rules.tools, rules.parameters
+    if tooling is not None and (chosen := _chosen(tooling, tools)) is not tooling:
         fields["tooling"] = tooling = chosen
         changed.add("tool_choice")
-    elif tooling is None and rules.declares_tools:
+    elif tooling is None and tools.declares_tools:
         called = {call.name: None for message in request.messages or () for call in message.calls}
         if called:
             fields["tooling"] = Tooling(tools=tuple(Tool(name=name) for name in called), choice="none")
             changed.add("tools")
-    unsaid = {"n"} if rules.one_choice else set()
-    unsaid |= {"tool_choice"} if not rules.forced_calls else set()
+    unsaid = {"n"} if parameters.one_choice else set()
+    unsaid |= {"tool_choice"} if not tools.forced_calls else set()
     if unsaid & {*request.given}:
         fields["given"] = tuple(name for name in request.given if name not in unsaid)
-    if tooling is not None and tooling.is_forced and not rules.forced_thoughts and request.opaque is None:
+    if tooling is not None and tooling.is_forced and not rules.thinking.forced_thoughts and request.opaque is None:
         fields |= {"reasoning_effort": None, "reasoning_budget": None}
         if rules.server in TEMPLATED:
             fields["template_variables"] = request.template_variables | _NOT_THINKING
@@ -327,11 +347,11 @@ def _bound(request: GenerationRequest, rules: Rules, changed: set[str]) -> Gener
             fields["extra"] = request.extra | {"thinking": {"type": "disabled"}, "enable_thinking": False}
         changed.add("reasoning_effort")
     sampling = fields.get("sampling", request.sampling)
-    least, most = rules.least_temperature, rules.most_temperature
+    least, most = parameters.least_temperature, parameters.most_temperature
     if not least <= sampling.temperature <= most:
         fields["sampling"] = msgspec.structs.replace(sampling, temperature=min(max(sampling.temperature, least), most))
         changed.add("temperature")
-    if (rules.only_streams and request.whole) or (rules.never_streams and not request.whole):
+    if (parameters.only_streams and request.whole) or (parameters.never_streams and not request.whole):
         fields["whole"] = not request.whole
     return msgspec.structs.replace(request, **fields) if fields else request
 
@@ -368,7 +388,7 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
 
 
-def _renamed_tools(request: ModelRequest, rules: Rules) -> dict[str, str]:
+def _renamed_tools(request: ModelRequest, rules: ToolRules) -> dict[str, str]:
     """The names to send, by the caller's, of tools whose names the server does not take."""
     if (form := rules.tool_names) is None:
         return {}
@@ -385,7 +405,7 @@ def _renamed_tools(request: ModelRequest, rules: Rules) -> dict[str, str]:
     }
 
 
-def _tooling(tooling: Tooling, rules: Rules, sent_names: dict[str, str], changed: set[str]) -> Tooling:
+def _tooling(tooling: Tooling, rules: ToolRules, sent_names: dict[str, str], changed: set[str]) -> Tooling:
     tools: list[Tool] = []
     combined, needed = rules.combined_schemas, rules.needs_properties
     for tool in tooling.tools:

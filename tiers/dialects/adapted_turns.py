@@ -16,7 +16,7 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.conversation import FAILED_RESULT, Call, Content, Dialect, Media, Opaque, Result, Turn
 from tiers.dialects.chat import SEEN
-from tiers.dialects.rules import Names, Rules
+from tiers.dialects.rules import Names, TurnRules
 
 _DIGEST_CHARS = 8
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -30,7 +30,7 @@ def fitting_name(name: str, names: Names) -> str:
     return f"{clean[: most - _DIGEST_CHARS - 1]}_{_digest(name, _DIGEST_CHARS)}"
 
 
-def fitting_id(call_id: str, rules: Rules, occurrence: int) -> str:
+def fitting_id(call_id: str, rules: TurnRules, occurrence: int) -> str:
     """Return an id of a call in the form that a server takes. `occurrence`: how many calls before had the same id."""
     said = f"{call_id}\0{occurrence}" if occurrence else call_id
     if rules.call_id_length:
@@ -72,7 +72,7 @@ _ID_FIELDS = {
 }
 
 
-def adapted_turns(messages: list[Turn], rules: Rules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
+def adapted_turns(messages: list[Turn], rules: TurnRules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
     """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `sent_names`:
     of tools, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
@@ -143,7 +143,7 @@ def _with_name(turn: Turn, names: dict[str, str]) -> Turn:
     return msgspec.structs.replace(turn, name=names.get(turn.call_id or "", "function"))
 
 
-def _plainly_named(turn: Turn, rules: Rules, changed: set[str]) -> Turn:
+def _plainly_named(turn: Turn, rules: TurnRules, changed: set[str]) -> Turn:
     name = _NOT_IN_NAMES.sub("_", turn.name or "")[:_LONGEST_NAME] if rules.message_names == "plain" else None
     if name == turn.name or (turn.role == "tool" and name is not None):
         return turn
@@ -361,7 +361,7 @@ def _right_block(block: Content) -> Content:
     return msgspec.structs.replace(block, data=data | {"url": _JPG.sub("data:image/jpeg", data["url"], count=1)})
 
 
-def _named(turns: list[Turn], rules: Rules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
+def _named(turns: list[Turn], rules: TurnRules, sent_names: dict[str, str], changed: set[str]) -> list[Turn]:
     """The conversation with names of tools and ids of calls that the server takes. A result belongs to the earliest
     call of its id that has none yet."""
     taken = None if rules.call_ids is None else fits(rules.call_ids, rules.call_id_length)

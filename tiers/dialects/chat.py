@@ -31,7 +31,7 @@ from tiers.dialects.rules import (
     SERVICE_FIELDS,
     THOUGHTS,
     VARIABLES,
-    Rules,
+    ThoughtRules,
     dropped_fields,
     sampling_of,
 )
@@ -84,18 +84,18 @@ class ChatServer(ServerDialect):
         for name in dropped:
             body.pop(name, None)
         if request.messages is not None:
-            dropped += give_back(body["messages"], request.messages, self.rules)
+            dropped += give_back(body["messages"], request.messages, self.rules.thinking)
             if self.rules.cache_points:
                 mark_parts(body["messages"], request.messages)
             if any(message.media and message.role == "tool" for message in request.messages):
-                body["messages"] = with_text_results(body["messages"], answered=self.rules.answers_results)
-            if not self.rules.null_content:
+                body["messages"] = with_text_results(body["messages"], answered=self.rules.turns.answers_results)
+            if not self.rules.turns.null_content:
                 for message in body["messages"]:
                     message["content"] = message["content"] or ""
             if request.tooling is not None and request.tooling.choice == "auto" and not self.rules.parses_calls:
                 # The model gets the tools, and its calls are read here.
                 body["tool_choice"] = "none"
-            if request.tooling is not None and not self.rules.thoughts_with_tools:
+            if request.tooling is not None and not self.rules.thinking.thoughts_with_tools:
                 dropped += ("reasoning_effort",) if body.get("reasoning_effort") not in (None, "none") else ()
                 body["reasoning_effort"] = "none"
         unknown: tuple[str, ...] = ()
@@ -105,8 +105,9 @@ class ChatServer(ServerDialect):
                 # OpenRouter's name for the same, with more in it.
                 body.pop("reasoning_effort", None)
         if request.continues:
-            body |= self.rules.continue_fields
-        if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":
+            body |= self.rules.turns.continue_fields
+        marks = self.rules.turns.prefill == "marked"
+        if marks and request.messages is not None and request.messages[-1].role == "assistant":
             # As Mistral's API has it: the answer goes on from this turn.
             body["messages"][-1]["prefix"] = True
         path = "completions" if request.messages is None else "chat/completions"
@@ -205,7 +206,7 @@ class ProviderServer(ChatServer):
         """See `ServerDialect.call`: by the Responses API where the catalogue allows it, and the request needs it."""
         rules = self.rules
         thinks = request.tooling is not None and request.reasoning_effort != "none"
-        needed = not rules.chats or (thinks and not rules.thoughts_with_tools) or responses.is_needed(request)
+        needed = not rules.chats or (thinks and not rules.thinking.thoughts_with_tools) or responses.is_needed(request)
         is_probe = request.opaque is None and (max_tokens or responses.LEAST_LIMIT) < responses.LEAST_LIMIT
         wanted = self.form is not None and (needed or (self._remote.responses == "always" and not is_probe))
         if not wanted or not (request.server_tools or responses.is_expressible(request)):
@@ -382,7 +383,7 @@ _UNSIGNED = msgspec.Raw(b'{"google":{"thought_signature":"skip_thought_signature
 """Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
 
 
-def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: Rules) -> tuple[str, ...]:
+def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules: ThoughtRules) -> tuple[str, ...]:
     """Add to each of `bodies` what the turn of `messages` has for the server of `rules`. Return the names of what it
     does not get: thoughts where it takes none, and those that it needs and that are lost."""
     if "assistant" not in [message.role for message in messages]:

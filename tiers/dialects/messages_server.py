@@ -141,7 +141,7 @@ class MessagesServer(ServerDialect):
         path, head = self._addressed(streamed=streamed)
         body: dict[str, Any] = head | {
             "max_tokens": max_tokens,
-            "messages": message_turns(messages, controls=self.rules.system == "after-user"),
+            "messages": message_turns(messages, controls=self.rules.turns.system == "after-user"),
             "stream": streamed,
         }
         if system := system_of(messages):

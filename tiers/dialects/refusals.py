@@ -106,8 +106,8 @@ class Lesson(Row, frozen=True, kw_only=True):
     unless: tuple[str, ...] = ()
     """Regular expressions of words that mean something else."""
     rules: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Fields of `Rules` that hold from then on. Without any, the parameter of this name is left out, or the body of a
-    request is changed."""
+    """Fields of `Rules` and of its parts that hold from then on. Without any, the parameter of this name is left out,
+    or the body of a request is changed."""
 
 
 class RefusalRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -382,8 +382,8 @@ def taught(rules: Rules, refused: frozenset[str]) -> Rules:
     if ANY_FORMAT in refused:
         fields["formats"] = "none"
     if unknown := {name.partition("=")[2] for name in refused if name.startswith(f"{_EFFORT}=")}:
-        fields["efforts"] = tuple(one for one in rules.efforts or EFFORTS if one not in unknown) or ("none",)
-    return msgspec.structs.replace(rules, **fields) if fields else rules
+        fields["efforts"] = tuple(one for one in rules.parameters.efforts or EFFORTS if one not in unknown) or ("none",)
+    return rules.with_fields(fields) if fields else rules
 
 
 def without(body: bytes, refused: frozenset[str]) -> tuple[bytes, tuple[str, ...]]:

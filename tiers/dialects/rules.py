@@ -9,10 +9,11 @@ in a queue, cache or code than the tier has: `models`, `best_of`, `n_predict`, `
 """
 
 import re
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,58 +37,120 @@ _OF_KIND: dict[RemoteKind, str] = {
 }
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rules of one server and model."""
+class TurnRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which turns a conversation may have (`adapted_turns`)."""
 
-    server: str = "compatible"
-    """Name of the server in the rows."""
-    tool_names: Names | None = None
-    """Characters of a tool's name, and the most of them; None takes any."""
-    call_ids: Names | None = None
-    """Characters of a call's id, and the most of them; None takes any."""
-    letter_first: bool = False
-    """A tool's name must not begin with a digit."""
-    most_description: int = 0
-    """Most characters of a tool's description; 0 for any number."""
-    call_id_length: int = 0
-    """Exact number of characters of a call's id; 0 for any number up to the most."""
-    unique_call_ids: bool = False
-    """An id stands for one call alone in a conversation."""
-    stops: int | None = None
-    """Most stop strings; None for any number."""
-    blank_stops: bool = True
-    """A stop string may be white space."""
-    refused: frozenset[str] = frozenset()
-    """Parameters that are never sent, by the caller's names."""
-    refused_thinking: frozenset[str] = frozenset()
-    """Parameters that are not sent with an effort to think, by the caller's names."""
-    efforts: tuple[str, ...] = ()
-    """Values of `reasoning_effort` that are taken, ascending; empty takes all."""
     system: Literal["anywhere", "after-user", "first", "none"] = "anywhere"
     """Where turns of the system may stand: anywhere, at the start and after a user's turn, at the start alone and as
     one, or nowhere."""
     starts_with_user: bool = False
     """The assistant must not have the first turn."""
+    blank_answers: bool = True
+    """An assistant's turn may be empty."""
+    null_content: bool = True
+    """A turn with calls may have no text."""
     prefill: Literal["taken", "marked", "refused"] = "taken"
     """Whether a last turn of the assistant is taken, needs a mark (`prefix`), or is refused."""
     continues: bool = False
     """The answer goes on from a last turn of the assistant, and does not repeat it."""
     continue_fields: dict[str, bool] = {}
     """Fields of the request that ask for that."""
-    blank_answers: bool = True
-    """An assistant's turn may be empty."""
     paired_results: bool = False
     """The results of calls must come right after them, one for each."""
     answers_results: bool = False
     """The assistant must speak between a result and the user."""
+    named_results: bool = False
+    """The result of a call must have the name of its tool."""
+    single_calls: bool = False
+    """A turn has one call at most."""
+    alternates: bool = False
+    """Successive turns must be of different roles."""
+    message_names: Literal["any", "plain", "none"] = "any"
+    """Whether turns may have names: of any characters, of plain ones, or none."""
+    call_ids: Names | None = None
+    """Characters of a call's id, and the most of them; None takes any."""
+    call_id_length: int = 0
+    """Exact number of characters of a call's id; 0 for any number up to the most."""
+    unique_call_ids: bool = False
+    """An id stands for one call alone in a conversation."""
+    object_arguments: bool = False
+    """Arguments of earlier calls must be JSON objects."""
+
+
+class ToolRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How tools are named, described and chosen."""
+
+    tool_names: Names | None = None
+    """Characters of a tool's name, and the most of them; None takes any."""
+    letter_first: bool = False
+    """A tool's name must not begin with a digit."""
+    most_description: int = 0
+    """Most characters of a tool's description; 0 for any number."""
     combined_schemas: bool = True
     """A tool's schema may have `anyOf`, `oneOf` or `allOf` at its top."""
     needs_properties: bool = False
     """A tool's schema must have `properties`."""
-    cache_points: bool = False
-    """A mark of a cache belongs to its turn: Bedrock's `cachePoint`, OpenRouter's parts."""
-    cache_tools: bool = False
-    """Tools may have marks of a cache, too."""
+    refused_keywords: frozenset[str] = frozenset()
+    """Keywords of JSON schemas that tools must not have."""
+    whole_tools: Literal["any", "parameters", "described"] = "any"
+    """What a tool must have: nothing more than its name, its `parameters`, or a description as well."""
+    strict_tools: bool = True
+    """A tool may be `strict`."""
+    declares_tools: bool = False
+    """Tools that were called before must be among the tools of the request."""
+    named_choice: bool = True
+    """The tool that must be called can be named; else it is sent as the only one."""
+    forced_calls: bool = True
+    """A call can be required at all."""
+
+
+class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which forms of an answer can be asked for."""
+
+    formats: Literal["schema", "object", "none"] = "schema"
+    """Whether an answer's JSON schema is taken, any JSON object alone, or neither; what is not taken is asked for in
+    the system prompt."""
+    any_object: bool = True
+    """Any JSON object may be asked for; else it is asked for in the system prompt."""
+    closed_formats: bool = False
+    """The schema of an answer must have closed objects and few keywords. What else it has stands in descriptions; a
+    schema that no closed one can stand for is asked for in the system prompt."""
+    formats_with_tools: bool = True
+    """A format of the answer is taken next to tools."""
+    says_json: bool = False
+    """The prompt must have the word JSON if the answer is to be JSON."""
+
+
+class ParameterRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which parameters are sent, and within which bounds."""
+
+    refused: frozenset[str] = frozenset()
+    """Parameters that are never sent, by the caller's names."""
+    refused_thinking: frozenset[str] = frozenset()
+    """Parameters that are not sent with an effort to think, by the caller's names."""
+    efforts: tuple[str, ...] = ()
+    """Values of `reasoning_effort` that are taken, ascending; empty takes all."""
+    stops: int | None = None
+    """Most stop strings; None for any number."""
+    blank_stops: bool = True
+    """A stop string may be white space."""
+    least_temperature: float = 0.0
+    """A lower temperature is sent as this one."""
+    most_temperature: float = 2.0
+    """A higher temperature is sent as this one."""
+    whole_top_p: bool = True
+    """A `top_p` of 1 is taken; else it is left out, which means the same."""
+    one_choice: bool = False
+    """`n` must be 1."""
+    only_streams: bool = False
+    """Answers must be streamed."""
+    never_streams: bool = False
+    """Answers cannot be streamed."""
+
+
+class ThoughtRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which thoughts of earlier turns go back, and when the model does not think."""
+
     thoughts: tuple[str, ...] = ("reasoning_content",)
     """Fields in which the model's earlier thoughts go back; empty for none, `content` for a part of it."""
     thoughts_of: Literal["all", "loops"] = "loops"
@@ -101,69 +164,67 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     thoughts_with_tools: bool = True
     """The model thinks in a chat that has tools; else such a chat goes to the Responses API, or is without thoughts
     where the server has not got that API."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one server and model. A row has fields of all parts side by side."""
+
+    server: str = "compatible"
+    """Name of the server in the rows."""
+    turns: TurnRules = TurnRules()
+    tools: ToolRules = ToolRules()
+    answer: AnswerRules = AnswerRules()
+    parameters: ParameterRules = ParameterRules()
+    thinking: ThoughtRules = ThoughtRules()
+    cache_points: bool = False
+    """A mark of a cache belongs to its turn: Bedrock's `cachePoint`, OpenRouter's parts."""
+    cache_tools: bool = False
+    """Tools may have marks of a cache, too."""
     chats: bool = True
     """The model is asked in chats at all."""
     parses_calls: bool = True
     """The server itself reads calls in what the model writes."""
-    only_streams: bool = False
-    """Answers must be streamed."""
-    never_streams: bool = False
-    """Answers cannot be streamed."""
-    one_choice: bool = False
-    """`n` must be 1."""
-    formats: Literal["schema", "object", "none"] = "schema"
-    """Whether an answer's JSON schema is taken, any JSON object alone, or neither; what is not taken is asked for in
-    the system prompt."""
-    any_object: bool = True
-    """Any JSON object may be asked for; else it is asked for in the system prompt."""
-    closed_formats: bool = False
-    """The schema of an answer must have closed objects and few keywords. What else it has stands in descriptions; a
-    schema that no closed one can stand for is asked for in the system prompt."""
-    formats_with_tools: bool = True
-    """A format of the answer is taken next to tools."""
-    says_json: bool = False
-    """The prompt must have the word JSON if the answer is to be JSON."""
-    object_arguments: bool = False
-    """Arguments of earlier calls must be JSON objects."""
-    whole_tools: Literal["any", "parameters", "described"] = "any"
-    """What a tool must have: nothing more than its name, its `parameters`, or a description as well."""
-    strict_tools: bool = True
-    """A tool may be `strict`."""
-    null_content: bool = True
-    """A turn with calls may have no text."""
-    message_names: Literal["any", "plain", "none"] = "any"
-    """Whether turns may have names: of any characters, of plain ones, or none."""
-    named_results: bool = False
-    """The result of a call must have the name of its tool."""
-    declares_tools: bool = False
-    """Tools that were called before must be among the tools of the request."""
-    named_choice: bool = True
-    """The tool that must be called can be named; else it is sent as the only one."""
-    forced_calls: bool = True
-    """A call can be required at all."""
-    refused_keywords: frozenset[str] = frozenset()
-    """Keywords of JSON schemas that tools must not have."""
-    single_calls: bool = False
-    """A turn has one call at most."""
-    alternates: bool = False
-    """Successive turns must be of different roles."""
     bills_unread: Literal["no", "whole", "all"] = "all"
     """What is billed that the server had not sent when the connection was closed early: nothing, nothing but of whole
     answers (which are made to their end), or all."""
     hides_thoughts: Literal["no", "asked", "always"] = "no"
     """Whether the model bills thoughts that it does not show: never, if it is asked to think, or always."""
-    least_temperature: float = 0.0
-    """A lower temperature is sent as this one."""
-    whole_top_p: bool = True
-    """A `top_p` of 1 is taken; else it is left out, which means the same."""
-    most_temperature: float = 2.0
-    """A higher temperature is sent as this one."""
+
+    def with_fields(self, fields: Mapping[str, Any]) -> "Rules":
+        """Return the rules with other values of these fields, each in its part."""
+        parts: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for name, value in fields.items():
+            parts[_FIELDS[name].part][name] = value
+        own = parts.pop("", {})
+        changed = {part: msgspec.structs.replace(getattr(self, part), **values) for part, values in parts.items()}
+        return msgspec.structs.replace(self, **own, **changed)
 
 
-def typed_rules(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of `Rules` as their types have them. Raises `msgspec.ValidationError` for others."""
-    typed = msgspec.convert(rules, Rules)
-    return {name: getattr(typed, name) for name in rules}
+class _Field(NamedTuple):
+    """Where a field of a row goes."""
+
+    part: str
+    """The field of `Rules` that has it; "" for one of its own."""
+    type: Any
+
+
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "turns": TurnRules,
+    "tools": ToolRules,
+    "answer": AnswerRules,
+    "parameters": ParameterRules,
+    "thinking": ThoughtRules,
+}
+_FIELDS = {one.name: _Field("", one.type) for one in msgspec.structs.fields(Rules) if one.name not in _PARTS} | {
+    one.name: _Field(part, one.type) for part, kind in _PARTS.items() for one in msgspec.structs.fields(kind)
+}
+
+
+def typed_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of rules as their types have them. Raises `msgspec.ValidationError` for others."""
+    if unknown := rules.keys() - _FIELDS.keys():
+        raise msgspec.ValidationError(f"no rule is called {', '.join(sorted(unknown))}")
+    return {name: msgspec.convert(value, _FIELDS[name].type) for name, value in rules.items()}
 
 
 class ServerRow(Row, frozen=True, kw_only=True):
@@ -174,7 +235,7 @@ class ServerRow(Row, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()
     """Names of families; the row holds for models of any of them, and for every model if it names none."""
     rules: dict[str, Any]
-    """Fields of `Rules`."""
+    """Fields of `Rules` and of its parts."""
 
 
 class ServerRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,7 +257,7 @@ class ServerRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for row in self.rows:
             if unknown := {*row.families} - self.families.keys():
                 raise ValueError(f"no family is called {unknown}")
-            msgspec.convert(row.rules, Rules)
+            typed_rules(row.rules)
 
     def forwarded_fields(self) -> dict[str, frozenset[str]]:
         """Return the fields that each server knows, without groups."""
@@ -242,7 +303,7 @@ def rules_of(server: str, model: str) -> Rules:
     fields: dict[str, Any] = {"server": vendor}
     for row in server_rows().holding(server, vendor, model):
         fields |= row.rules
-    return msgspec.convert(fields, Rules)
+    return Rules().with_fields(typed_rules(fields))
 
 
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")

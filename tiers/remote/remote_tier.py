@@ -118,7 +118,8 @@ class RemoteTier(Tier):
         self._dialect, self._endpoint = dialect_of(spec.remote, spec.provider), endpoint_of(spec.remote)
         lists, where = self._endpoint.models_path is not None, f"tier '{spec.name}'"
         self._failures = ServerFailures(where, spec.remote, key, cooldown_seconds, clock, lists_models=lists)
-        self.continues_chats = self._dialect.rules.continues and self._dialect.rules.prefill == "taken"
+        turns = self._dialect.rules.turns
+        self.continues_chats = turns.continues and turns.prefill == "taken"
         self._seals, self._refusals = seals, refusals
         self._reading_on, self._left = reading_on, set[asyncio.Task[None]]()
         self._hidden = HiddenThoughts()
@@ -279,7 +280,7 @@ class RemoteTier(Tier):
 
     def _answers_one(self, request: GenerationRequest) -> bool:
         """Whether the server gives one choice at a time."""
-        is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._dialect.rules.one_choice
+        is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._dialect.rules.parameters.one_choice
         return is_known or CHOICES in self._refusals.at(self._place(""), request.salt)
 
     def tally(self, request: GenerationRequest) -> Tally:

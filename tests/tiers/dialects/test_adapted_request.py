@@ -10,7 +10,7 @@ from tests.tiers.tier_world import chat
 from tiers.conversation import Call, Opaque, Tool, Tooling, Turn
 from tiers.dialects.adapted_request import adapted, closed_schema, nearest_effort
 from tiers.dialects.adapted_turns import NO_RESULT
-from tiers.dialects.rules import Rules, rules_of
+from tiers.dialects.rules import Rules, TurnRules, rules_of
 from tiers.tier import GenerationRequest
 
 
@@ -32,6 +32,7 @@ def result(call_id: str, content: str = "r") -> Turn:
 
 
 NONE = result("c2", NO_RESULT)
+PAIRED = Rules(turns=TurnRules(paired_results=True))
 BOTH = turn("assistant", calls=call("c1").calls + call("c2").calls)
 Q = turn("user", "q")
 
@@ -55,7 +56,7 @@ Q = turn("user", "q")
     ],
 )
 def test_each_call_has_its_result_right_after_it(given: list[Turn], sent: list[Turn]) -> None:
-    found = adapted(asked(*given), Rules(paired_results=True))
+    found = adapted(asked(*given), PAIRED)
     assert found.request.messages == sent
     assert found.changed == ("messages",)
 
@@ -64,7 +65,7 @@ def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
     kinds = {"c1": "custom_tool_call", "c2": "function_call"}
     items = [{"type": kind, "call_id": one} for one, kind in kinds.items()]
     both = BOTH.with_opaque([Opaque("responses", json.dumps(item).encode(), item["type"]) for item in items])
-    *_, custom, function, _ = adapted(asked(Q, both, Q), Rules(paired_results=True)).request.messages or []
+    *_, custom, function, _ = adapted(asked(Q, both, Q), PAIRED).request.messages or []
     said = json.loads(custom.written("responses")[0].json)
     assert said == {"type": "custom_tool_call_output", "call_id": "c1", "output": NO_RESULT}
     assert function == NONE
@@ -73,7 +74,7 @@ def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
 @pytest.mark.parametrize("given", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])
 def test_paired_results_stay_and_so_do_calls_that_still_wait(given: list[Turn]) -> None:
     request = asked(*given)
-    assert adapted(request, Rules(paired_results=True)).request is request
+    assert adapted(request, PAIRED).request is request
 
 
 def test_a_request_that_fits_is_passed_on_as_it_is() -> None:
@@ -95,7 +96,7 @@ def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> Non
     request = asked(
         turn("user", "a"), turn("system", "S1"), turn("assistant", "b"), turn("system", "S2"), turn("user", "c")
     )
-    found = adapted(request, Rules(system=where)).request.messages or []
+    found = adapted(request, Rules(turns=TurnRules(system=where))).request.messages or []
     assert [one.role for one in found] == roles
     text = "|".join(one.text for one in found)
     assert text.index("S1") < text.index("b") < text.index("S2") < text.index("c")

@@ -22,12 +22,12 @@ from tiers.dialects.responses import request_body
 from tiers.dialects.responses_items import given_items
 from tiers.dialects.responses_request import read_responses
 from tiers.dialects.responses_schemas import ResponsesRequest
-from tiers.dialects.rules import Rules
+from tiers.dialects.rules import ParameterRules, Rules, ToolRules
 from tiers.tier import GenerationRequest
 
 REMOTE = RemoteSpec(base_url="https://x/", model="claude-opus-5", kind="anthropic", api_key_env="K")
 NAMES = ("A-Za-z0-9_-", 64)
-RULES = Rules(tool_names=NAMES, efforts=("low", "high"))
+RULES = Rules(tools=ToolRules(tool_names=NAMES), parameters=ParameterRules(efforts=("low", "high")))
 GIVEN, SENT = "look/at", fitting_name("look/at", NAMES)
 SCHEMA = {"type": "object", "properties": {}}
 ASKED: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}

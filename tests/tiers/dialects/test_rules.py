@@ -57,7 +57,7 @@ def test_a_server_is_known_by_its_provider_else_its_address_else_its_kind(
     ],
 )
 def test_later_models_refuse_to_be_sampled_otherwise(server: str, model: str, refuses: bool) -> None:
-    assert (rules_of(server, model).refused >= SAMPLING) is refuses
+    assert (rules_of(server, model).parameters.refused >= SAMPLING) is refuses
 
 
 @pytest.mark.parametrize("row", server_rows().rows, ids=lambda row: f"{row.servers} {row.families}")
