@@ -3,12 +3,13 @@ its request by itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Parameter, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.openapi.spec.responses import Responses
+from msgspec import UNSET, UnsetType
 
 from gateway.base.errors import ErrorEnvelope
 from gateway.base.field_texts import texts_under_fields
@@ -115,6 +116,16 @@ def describe_form(fields: type[msgspec.Struct], answer: type[msgspec.Struct]) ->
             super().complete()
 
     return Described
+
+
+def promised(name: str, form: type[msgspec.Struct], **fields: Any) -> Any:
+    """Return `form`, which is also read leniently, as the description shows it to callers under this name: `fields`,
+    by their types, are always there, but for those of the type `UnsetType`."""
+    declared = [
+        (field, kind, UNSET) if UnsetType in get_args(kind) else (field, kind) for field, kind in fields.items()
+    ]
+    namespace = {"__doc__": form.__doc__}
+    return msgspec.defstruct(name, declared, bases=(form,), namespace=namespace, kw_only=True)
 
 
 def schema_of(structs: Sequence[type[msgspec.Struct]]) -> StructSchema:

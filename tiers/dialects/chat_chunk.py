@@ -7,8 +7,17 @@ from typing import Any
 import msgspec
 
 from tiers.conversation import ToolCallDelta, UrlCitation
+from tiers.dialects.chat_form import (
+    ChatChoice,
+    ChatMessageFields,
+    CompletionDetails,
+    CompletionLogprobs,
+    PromptDetails,
+    TokenLogprobs,
+    TopLogprob,
+    UsageBody,
+)
 from tiers.dialects.chat_opaque import opaque_json
-from tiers.dialects.chat_writer import TokenLogprobs, TopLogprob
 from tiers.dialects.lenient_json import CallPiece
 from tiers.dialects.usage_counter import Tally
 from tiers.tier import TextLogprob, Usage
@@ -20,20 +29,17 @@ class _Written(msgspec.Struct):
     ephemeral_1h_input_tokens: int | None = None
 
 
-class _PromptDetails(msgspec.Struct):
-    """Details of the prompt's tokens."""
+class _PromptDetails(PromptDetails, frozen=True):
+    """Details of the prompt's tokens, by all names."""
 
-    cached_tokens: int | None = None
     audio_tokens: int | None = None
     cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    """OpenRouter's name; LiteLLM's is `cache_creation_tokens`."""
     cache_creation_tokens: int | None = None
+    """LiteLLM's name of `cache_write_tokens`, which is OpenRouter's."""
     cache_creation_token_details: _Written | None = None
 
 
-class _CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
+class _CompletionDetails(CompletionDetails, frozen=True):
     audio_tokens: int | None = None
     image_tokens: int | None = None
 
@@ -52,17 +58,14 @@ TICKS = 10**10
 """Of xAI's, in a US dollar."""
 
 
-class ChatUsage(msgspec.Struct):
+class ChatUsage(UsageBody, frozen=True):
     """The usage of an answer, by all names that servers have for it.
 
     Cached tokens of the prompt are `cached_tokens` (Moonshot), `num_cached_tokens`, DeepSeek's hits, or Anthropic's
-    names as gateways pass them on, whose prompt may be without them.
+    names as gateways pass them on, whose prompt may be without them. xAI counts reasoning in `total_tokens` and not in
+    `completion_tokens`.
     """
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    """Read for xAI, which counts reasoning there and not in `completion_tokens`."""
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
     input_tokens: int | None = None
@@ -172,14 +175,10 @@ class ChatUsage(msgspec.Struct):
         return cost if math.isfinite(cost) and cost > 0 else 0.0
 
 
-class Logprobs(msgspec.Struct, frozen=True):
-    """Chats fill `content`, which may stand for it; completions fill the lists."""
+class Logprobs(CompletionLogprobs, frozen=True):
+    """Chats fill `content`, which may stand for it and is the first field; completions fill the lists."""
 
     content: list[TokenLogprobs] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] | None = None
 
 
 class _Function(msgspec.Struct):
@@ -270,16 +269,16 @@ class _Annotation(msgspec.Struct):
         )
 
 
-class Message(msgspec.Struct):
+class Message(ChatMessageFields):
     """A message of an answer. Thoughts have a name of their own at each server."""
 
     content: Any = None
-    """A text, parts, or plain JSON in answer to a schema, which some call `text`."""
+    """A text, which may stand for the message and is the first field, parts, or plain JSON in answer to a schema, which
+    some call `text`."""
     text: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[ToolCall] | None = None  # type: ignore[assignment]
     reasoning_content: _Text = None
     reasoning: _Text = None
-    refusal: str | None = None
     reasoning_text: str | None = None
     thinking: _Text = None
     thinking_content: _Text = None
@@ -287,13 +286,9 @@ class Message(msgspec.Struct):
     thoughts: _Text = None
     thinking_blocks: _Text = None
     cot_summary: _Text = None
-    function_call: _Function | None = None
+    function_call: _Function | None = None  # type: ignore[assignment]
     """A call in the form of the API's first years."""
     annotations: list[_Annotation] | None = None
-    reasoning_details: msgspec.Raw = msgspec.Raw()
-    extra_content: msgspec.Raw = msgspec.Raw()
-    images: msgspec.Raw = msgspec.Raw()
-    audio: msgspec.Raw = msgspec.Raw()
 
     @property
     def has_opaque(self) -> bool:
@@ -322,19 +317,17 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "th
              "thinking_blocks", "cot_summary")  # fmt: skip
 
 
-class Choice(msgspec.Struct):
+class Choice(ChatChoice):
     """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`). Google's name of
     `finish_reason` is `finishReason`.
     """
 
-    index: int = 0
     delta: Message | None = None
     message: Message | None = None
     text: str | None = None
     """The text of a completion, or of a server that has it outside the message, as `content` is."""
     content: str | None = None
     logprobs: Logprobs | None = None
-    finish_reason: str | None = None
     named_otherwise: str | None = msgspec.field(default=None, name="finishReason")
     native_finish_reason: str | None = None
     """What a provider behind OpenRouter said."""

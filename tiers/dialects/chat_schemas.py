@@ -87,14 +87,27 @@ class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
     input: str
 
 
-class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call in an assistant's earlier turn, of a function or of a custom tool; some servers give it no id."""
+class TypedTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function or a custom tool, in the field that has the name of its type."""
+
+    type: str | None = None
+    function: Any = None
+    custom: Any = None
+
+
+class _IdentifiedCall(TypedTool, frozen=True, kw_only=False):
+    """A call begins with its id, which some servers leave out of an assistant's earlier turn."""
 
     id: str | None = None
-    type: str | None = None
+
+
+class MessageToolCall(_IdentifiedCall, frozen=True, kw_only=True):
+    """A call of a function or of a custom tool."""
+
     function: FunctionCall | None = None
     custom: CustomCall | None = None
     extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What the server gave, which needs it back."""
 
 
 def function_call(call: Call, extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> MessageToolCall:
@@ -162,7 +175,7 @@ class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
 
 
-class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class NamedTool(TypedTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
 
     type: str

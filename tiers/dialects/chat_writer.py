@@ -1,16 +1,30 @@
 """Write answers as OpenAI's chats and text completions have them: a whole body, or the chunks of a stream."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from tiers.conversation import Call, ToolCallDelta, UrlCitation
 from tiers.deltas import BlockOrder, CollectedChoice, Piece
+from tiers.dialects.chat_form import (
+    ChatBody,
+    ChatChoice,
+    ChatLogprobs,
+    ChatMessageBody,
+    CompletionBody,
+    CompletionChoice,
+    CompletionDetails,
+    CompletionLogprobs,
+    PromptDetails,
+    TokenLogprobs,
+    TopLogprob,
+    UsageBody,
+)
 from tiers.dialects.chat_opaque import EXTRA, FORM, opaque_fields
+from tiers.dialects.chat_schemas import CustomCall, MessageToolCall, function_call
 from tiers.dialects.constraints import CUSTOM, InputReader, input_of
-from tiers.dialects.lenient_json import LEAST_LOGPROB
 from tiers.tier import Delta, TextLogprob, Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -30,48 +44,6 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the tools that take text."""
     as_functions: bool = False
     """Whether the caller gave `functions`, so that a call is a `function_call`."""
-
-
-Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
-
-
-class TopLogprob(msgspec.Struct, frozen=True):
-    """An alternative at one position."""
-
-    token: str
-    logprob: float = LEAST_LOGPROB
-    bytes: list[Byte] | None = None
-    """Its UTF-8 bytes, which alone need not be valid text: `token` has U+FFFD in their place."""
-
-
-class TokenLogprobs(TopLogprob, frozen=True):
-    """A drawn token of a chat answer with its most likely alternatives, best first. `token` has U+FFFD where its bytes
-    are no whole character; `bytes` are exact, and those of all tokens joined are the answer's UTF-8."""
-
-    top_logprobs: list[TopLogprob] = []
-
-
-class ChatLogprobs(msgspec.Struct, frozen=True):
-    """`choices[].logprobs` of a chat."""
-
-    content: list[TokenLogprobs]
-    refusal: None = None
-
-
-class CompletionLogprobs(msgspec.Struct, frozen=True):
-    r"""`choices[].logprobs` of a text completion: four lists of one entry per token. The first token of a repeated
-    prompt has no log-probabilities.
-
-    A token that is no text by itself, as a part of a character is not, is written `bytes:\xf0\x9f`.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    """The most likely tokens and the one that stands there."""
-    text_offset: list[int]
-    """Characters of the choice's text before the token. The first token of a repeated prompt has no log-probabilities.
-    """
 
 
 def chat_logprobs(drawn: list[TextLogprob]) -> ChatLogprobs:
@@ -96,10 +68,10 @@ def completion_logprobs(drawn: list[TextLogprob], offset: int = 0) -> Completion
         offsets.append(offset if one.start is None else one.start)
         offset = offsets[-1] + len(one.token)
     return CompletionLogprobs(
-        [_written(one.token, one.token_bytes) for one in drawn],
-        [one.logprob for one in drawn],
-        [_tops(one) for one in drawn],
-        offsets,
+        tokens=[_written(one.token, one.token_bytes) for one in drawn],
+        token_logprobs=[one.logprob for one in drawn],
+        top_logprobs=[_tops(one) for one in drawn],
+        text_offset=offsets,
     )
 
 
@@ -116,133 +88,8 @@ def _written(token: str, raw: bytes) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-class PromptDetails(msgspec.Struct, frozen=True):
-    """`usage.prompt_tokens_details`: tokens that a prefix cache had, and that a provider wrote into its own."""
-
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class CompletionDetails(msgspec.Struct, frozen=True):
-    """`usage.completion_tokens_details`: tokens spent on thinking."""
-
-    reasoning_tokens: int
-
-
-class UsageBody(msgspec.Struct, frozen=True):
-    """`usage`, of whole answers and of the last chunk of a stream."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
-
-
-class FunctionBody(msgspec.Struct, frozen=True):
-    """The function of a call."""
-
-    name: str
-    arguments: str
-    """JSON text."""
-
-
-class CustomBody(msgspec.Struct, frozen=True):
-    """The custom tool of a call, and the text that it is given."""
-
-    name: str
-    input: str
-
-
-class ToolCallBody(msgspec.Struct, frozen=True):
-    """A call of a function or of a custom tool."""
-
-    id: str
-    type: str
-    function: FunctionBody | UnsetType = UNSET
-    custom: CustomBody | UnsetType = UNSET
-    extra_content: msgspec.Raw | UnsetType = UNSET
-    """What the server gave, which needs it back."""
-
-
 FUNCTION_CALL = "function_call"
 """What a call is for a caller that gave `functions`, and why its answer ends."""
-
-
-class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An assistant's turn."""
-
-    role: str
-    content: str | None
-    """Null where there is nothing but calls, or a `refusal`."""
-    refusal: str | None
-    """What the model says instead of an answer."""
-    annotations: list[Any]
-    """What the content cites."""
-    reasoning_content: str | None = None
-    """What a chain-of-thought tier thought before it answered. `reasoning` is the same: clients read one name or the
-    other.
-    """
-    reasoning: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
-    function_call: FunctionBody | UnsetType = UNSET
-    """The call, instead of `tool_calls`, for a caller of `functions`."""
-    reasoning_details: msgspec.Raw | UnsetType = UNSET
-    """As the server gave them, which needs them back."""
-    extra_content: msgspec.Raw | UnsetType = UNSET
-    """As the server gave it, which needs it back."""
-    images: msgspec.Raw | UnsetType = UNSET
-    """Images that the model made."""
-    audio: msgspec.Raw | UnsetType = UNSET
-    """Audio that the model made."""
-
-
-class ChatChoice(msgspec.Struct, frozen=True):
-    """One choice of a chat."""
-
-    index: int
-    message: ChatMessageBody
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-
-
-class CompletionChoice(msgspec.Struct, frozen=True):
-    """One choice of a text completion."""
-
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-
-
-class _WholeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bodies of whole answers have in common."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Any]
-    usage: UsageBody
-    system_fingerprint: str
-
-
-class ChatBody(_WholeBody, frozen=True, kw_only=True):
-    """The body of a whole chat answer."""
-
-    object: str = "chat.completion"
-    choices: list[ChatChoice]
-    service_tier: str | UnsetType = UNSET
-    """Present if the caller asked for one."""
-    x_aio: Any
-
-
-class CompletionBody(_WholeBody, frozen=True, kw_only=True):
-    """The body of a whole text completion."""
-
-    object: str = "text_completion"
-    choices: list[CompletionChoice]
-    x_aio: Any
 
 
 def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any) -> ChatBody:
@@ -275,7 +122,15 @@ def _chat_choice(index: int, choice: CollectedChoice, head: AnswerHead) -> ChatC
     refusal, thoughts = choice.refusal or None, choice.reasoning or None
     content = choice.content or (None if calls or refusal else "")
     cited = annotations_of(choice.annotations) if choice.annotations else []
-    message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
+    message = ChatMessageBody(
+        role="assistant",
+        content=content,
+        refusal=refusal,
+        annotations=cited,
+        reasoning_content=thoughts,
+        reasoning=thoughts,
+        tool_calls=calls or None,
+    )
     finish_reason: str | None = choice.finish_reason
     if calls and head.as_functions:
         message = msgspec.structs.replace(message, tool_calls=None, function_call=calls[0].function)
@@ -283,12 +138,12 @@ def _chat_choice(index: int, choice: CollectedChoice, head: AnswerHead) -> ChatC
     if choice.opaque and (fields := opaque_fields(choice)):
         message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in fields})
     drawn = chat_logprobs(choice.logprobs) if head.shows_logprobs else None
-    return ChatChoice(index, message, drawn, finish_reason)
+    return ChatChoice(index, message, logprobs=drawn, finish_reason=finish_reason)
 
 
 def _completion_choice(index: int, choice: CollectedChoice, head: AnswerHead) -> CompletionChoice:
     drawn = completion_logprobs(choice.logprobs) if head.shows_logprobs else None
-    return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
+    return CompletionChoice(index, choice.echo + choice.text, logprobs=drawn, finish_reason=choice.finish_reason)
 
 
 def annotations_of(cited: list[UrlCitation]) -> list[Any]:
@@ -296,11 +151,11 @@ def annotations_of(cited: list[UrlCitation]) -> list[Any]:
     return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(one)} for one in cited]
 
 
-def _call(call: Call, custom: frozenset[str]) -> ToolCallBody:
+def _call(call: Call, custom: frozenset[str]) -> MessageToolCall:
     if call.name in custom:
-        return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
-    extra = UNSET if call.source is None else msgspec.Raw(call.source.json)
-    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments), extra_content=extra)
+        written = CustomCall(name=call.name, input=input_of(call.arguments))
+        return MessageToolCall(id=call.id, type=CUSTOM, custom=written)
+    return function_call(call, UNSET if call.source is None else msgspec.Raw(call.source.json))
 
 
 def usage_body(usage: Usage | None) -> UsageBody:
@@ -452,7 +307,7 @@ class CompletionWriter(_Chunks):
         events, drawn = b"", b"null"
         if delta.logprobs:
             logprobs = completion_logprobs(delta.logprobs, self._offsets[delta.index])
-            self._offsets[delta.index] = logprobs.text_offset[-1] + len(delta.logprobs[-1].token)
+            self._offsets[delta.index] = (logprobs.text_offset or [0])[-1] + len(delta.logprobs[-1].token)
             drawn = _encode(logprobs)
         if delta.text or drawn != b"null":
             events = self._chunk(delta.index, _encode(delta.text), drawn)

@@ -87,20 +87,34 @@ class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
     tools: Annotated[list[NamespacedTool], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class ItemFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that items of callers and of servers have in common."""
+class ToolName(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that is called or chosen, with its namespace if it has one."""
+
+    name: str | None = None
+    namespace: str | None = None
+
+
+class _IdentifiedItem(ToolName, frozen=True):
+    """An item begins with its ids."""
 
     id: str | None = None
     call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
+
+
+class ItemFields(_IdentifiedItem, frozen=True, kw_only=True):
+    """The fields that items of callers and of servers have in common."""
+
     arguments: Any = None
     input: str | None = None
     action: Any = None
     encrypted_content: str | None = None
 
 
-class Item(ItemFields, frozen=True, kw_only=True):
+class _CallersItem(ItemFields, frozen=True):
+    id: Annotated[str, Meta(max_length=128)] | None = None
+
+
+class Item(_CallersItem, frozen=True, kw_only=True):
     """One item of the input.
 
     `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
@@ -114,7 +128,6 @@ class Item(ItemFields, frozen=True, kw_only=True):
 
     type: str = "message"
     """Says which fields count."""
-    id: Annotated[str, Meta(max_length=128)] | None = None
     role: str | None = None
     content: str | list[Part] | None = None
     arguments: str | dict[str, Any] | None = None
@@ -151,12 +164,10 @@ class WrittenTool(NamespacedTool, frozen=True, kw_only=True, omit_defaults=True)
     name: FunctionName
 
 
-class ChosenTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A function or custom tool by its name, and its namespace if it has one."""
+class ChosenTool(ToolName, frozen=True, omit_defaults=True):
+    """A function or custom tool by its name."""
 
     type: str
-    name: str = ""
-    namespace: str | None = None
 
 
 class ToolChoice(ChosenTool, frozen=True, kw_only=True):

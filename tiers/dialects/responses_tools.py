@@ -145,7 +145,7 @@ def _named(choice: ToolChoice) -> Iterator[tuple[str, bool, str]]:
                 f"{where}.type",
                 "unsupported_parameter",
             )
-        yield flat_name(tool.name, tool.namespace), tool.type == CUSTOM, f"{where}.name"
+        yield flat_name(tool.name or "", tool.namespace), tool.type == CUSTOM, f"{where}.name"
 
 
 def _shown(tool: NamespacedTool) -> dict[str, Any]:
@@ -163,5 +163,5 @@ def _shown(tool: NamespacedTool) -> dict[str, Any]:
 
 
 def _shown_name(tool: ChosenTool) -> dict[str, Any]:
-    shown = {"type": tool.type, "name": tool.name}
+    shown = {"type": tool.type, "name": tool.name or ""}
     return shown if tool.namespace is None else shown | {"namespace": tool.namespace}

@@ -10,14 +10,12 @@ from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.inference.answer import Answer
 from gateway.inference.service import Serving
 from quality.records.record import CacheUse, continued_from
+from tiers.dialects.chat_form import UsageBody
 from tiers.dialects.chat_schemas import StreamOptions
 from tiers.dialects.chat_writer import (
     AnswerHead,
-    ChatBody,
     ChatWriter,
-    CompletionBody,
     CompletionWriter,
-    UsageBody,
     usage_body,
     whole_chat,
     whole_completion,
@@ -63,18 +61,6 @@ class Routed(msgspec.Struct, frozen=True):
     """The target that answered in place of the tier; present if one did."""
     continued_from: list[str] | UnsetType = UNSET
     """The tiers that gave the beginning of the answer and failed; present if it went on at `tier`."""
-
-
-class ChatAnswer(ChatBody, frozen=True, kw_only=True):
-    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
-
-    x_aio: Routed
-
-
-class CompletionAnswer(CompletionBody, frozen=True, kw_only=True):
-    """The body of a whole text completion."""
-
-    x_aio: Routed
 
 
 class Chunks(Protocol):

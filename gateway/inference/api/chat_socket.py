@@ -26,8 +26,9 @@ from gateway.inference.api.parsing import decode_body, decoded_body, decoded_fie
 from gateway.inference.api.sending import shown_names
 from gateway.inference.service import count_refused, serving_of
 from gateway.tenancy.guard import admit
+from tiers.dialects.chat_form import UsageBody
 from tiers.dialects.chat_schemas import HARMLESS, ChatRequest
-from tiers.dialects.chat_writer import UsageBody, usage_body
+from tiers.dialects.chat_writer import usage_body
 from tiers.dialects.client_forms import mend_chat
 from tiers.dialects.decoding import FieldReader
 from tiers.errors import TierError

@@ -15,7 +15,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.answers import ChatAnswer, CompletionAnswer, CompletionsFormat
+from gateway.inference.api.answers import CompletionsFormat
 from gateway.inference.api.build_request import (
     RequestHead,
     chat_request,
@@ -24,6 +24,7 @@ from gateway.inference.api.build_request import (
     responses_request,
     unanswered_request,
 )
+from gateway.inference.api.completions_schemas import ChatAnswer, CompletionAnswer
 from gateway.inference.api.parsing import read_and_build, read_body
 from gateway.inference.api.sending import respond
 from gateway.inference.service import Serving, serving_of

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.base.errors import as_api_error, envelope_response, request_id_of
-from gateway.edge.openapi import ERRORS
+from gateway.edge.openapi import ERRORS, promised
 from gateway.inference.api.answers import Routed
 from tiers.dialects.caller_errors import OVERLOADED, MessagesErrorEnvelope, messages_error
 from tiers.dialects.chat_schemas import MAX_TOOLS
@@ -78,20 +78,15 @@ class ShownMessages(MessagesRequest, frozen=True, kw_only=True):
     tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
 
 
-def _promised(form: type[msgspec.Struct], **fields: Any) -> Any:
-    """Return `form` as the API's description shows it: `fields`, by their types, are always there."""
-    namespace = {"__doc__": form.__doc__}
-    return msgspec.defstruct(form.__name__, fields.items(), bases=(form,), namespace=namespace, kw_only=True)
-
-
 _COUNTS = tuple(name for name in MessageUsage.__struct_fields__ if name.endswith("_tokens"))
-ShownMessage = _promised(
+ShownMessage = promised(
+    "MessageBody",
     MessageBody,
     id=str,
     model=str,
     content=list[Block],
     stop_reason=str | None,
     stop_sequence=str | None,
-    usage=_promised(MessageUsage, **dict.fromkeys(_COUNTS, int)),
+    usage=promised("MessageUsage", MessageUsage, **dict.fromkeys(_COUNTS, int)),
     x_aio=Routed,
 )
