@@ -480,13 +480,18 @@ def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
         tally.note_extras({f"service_tier={response.service_tier[:MOST_NAME]}": 1})
     if response.usage is not None:
         _report(response.usage, tally)
-    elif not blocks.said and response.status == "completed" and not tally.opaque:
+    elif not blocks.said and response.status == "completed" and not (tally.opaque and _has_items(response, tally)):
         raise TierError("the response has neither output nor counts")
     reason: FinishReason = "tool_calls" if blocks.calls else "stop"
     if response.status == "incomplete":
         why = response.incomplete_details and response.incomplete_details.reason
         reason = "content_filter" if why == "content_filter" else "length"
     return [Delta(finish_reason=reason)]
+
+
+def _has_items(response: _Response, tally: Tally) -> bool:
+    """Whether there are items, which a caller of the same API gets whatever they say."""
+    return bool(response.output or tally.notes.get(_DONE))
 
 
 def _report(usage: _Usage, tally: Tally) -> None:

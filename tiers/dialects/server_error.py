@@ -1,5 +1,6 @@
 """What a server says went wrong, and when it may be asked again: OpenAI's error object and the many others."""
 
+import ast
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -65,12 +66,20 @@ _MOST_EXPLAINED = 300
 _FAILURE_WORDS = ("error", "errors", "base_resp", "detail", "message", "fault", "exception", "msg", "status_msg",
                   "error_message", "Message", "error_msg", "errorMessage", "errmsg", "err_msg",
                   "faultstring")  # fmt: skip
+_REPR = re.compile(r"(?:^|[-:] )(?=\[?\{['\"])")
+_MOST_OF_REPR = 4096
+_NO_REPR = (ValueError, SyntaxError, TypeError, AttributeError, LookupError, MemoryError, RecursionError)
 _CODES = ("code", "status_code", "status", "error_code", "errorcode", "statuscode")
 _KINDS = ("type", "error_type")
 
 
 def parse_error(body: bytes) -> ErrorObject:
     """Return the error of a reply: OpenAI's envelope, an error object at any depth, or else the text itself."""
+    error = _stated(body)
+    return _repeated(error) or error
+
+
+def _stated(body: bytes) -> ErrorObject:
     try:
         inner = msgspec.json.decode(_bare(body))
     except JSON_ERRORS:
@@ -103,6 +112,24 @@ def parse_error(body: bytes) -> ErrorObject:
     code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
     kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
     return ErrorObject(message, kind, param if isinstance(param, str) else None, code, seconds)
+
+
+def _repeated(error: ErrorObject) -> ErrorObject | None:
+    """Return the error that a message ends with as Python shows a dict: gateways write so what their client raised.
+    What it leaves out is that of `error`. None for a message that is none of these."""
+    found = _REPR.search(error.message)
+    if found is None or len(error.message) > _MOST_OF_REPR:
+        return None
+    try:
+        value = ast.literal_eval(error.message[found.end() :])
+        table = value[0] if isinstance(value, list) else value
+        if not ("error" in table or "error" in (table.get("object"), table.get("type"))):
+            return None
+        inner = _stated(msgspec.json.encode(table))
+    except _NO_REPR:
+        return None
+    said = {name: value for name, value in msgspec.structs.asdict(inner).items() if value is not None}
+    return msgspec.structs.replace(error, **said) if inner.message else None
 
 
 def _bare(body: bytes) -> bytes:
