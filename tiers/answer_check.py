@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 from tiers.deltas import CollectedChoice
 from tiers.errors import InvalidAnswerError
+from tiers.response_format import is_strict
 from tiers.tier import Delta, GenerationRequest, ModelRequest, Tier
 
 
@@ -25,7 +26,7 @@ class _Schemas:
             for place, tool in tooling.callable_tools:
                 if tool.strict or (is_local and tooling.is_forced):
                     self.calls[tool.name] = (f"tools[{place}].function.parameters", json.dumps(tool.schema))
-        binds = (tooling is not None) if is_local else _is_strict(request)
+        binds = (tooling is not None) if is_local else is_strict(request.response_format)
         is_schema = binds and grammar is not None and grammar.kind == "json_schema" and not request.stop
         self.answer = (grammar.param, grammar.text) if grammar is not None and is_schema else None
 
@@ -36,12 +37,6 @@ class _Schemas:
         if self.answer is not None and not calls and not choice.refusal:
             checked.append((*self.answer, choice.text))
         return checked
-
-
-def _is_strict(request: ModelRequest) -> bool:
-    form = request.response_format
-    inner = None if form is None else form.get("json_schema")
-    return isinstance(inner, dict) and bool(inner.get("strict"))
 
 
 def checked(tier: Tier, request: GenerationRequest, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:

@@ -38,6 +38,7 @@ from quality.verification.sampling import Purpose
 from tiers.catalog.consent import Use, hidden_from
 from tiers.deltas import CollectedChoice
 from tiers.final_answer.extract import FinalAnswer, agree, expected_kind, final_answer, question_of
+from tiers.response_format import is_text
 from tiers.tier import Usage
 
 log = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ def end_of(request: InferenceRequest, answer: CollectedChoice) -> FinalAnswer | 
 
 def _format_of(request: InferenceRequest) -> dict[str, Any] | None:
     wanted = request.generation.response_format
-    return None if wanted is None or wanted.get("type") == "text" else wanted
+    return None if is_text(wanted) else wanted
 
 
 def app_of_request(request: InferenceRequest) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from quality.judges.judge import Judge, JudgeVerdict
 from tiers.conversation import Call, Tool, Tooling
 from tiers.final_answer.structured import compared_calls
+from tiers.response_format import schema_of
 
 
 class UnsupportedSchemaError(ValueError):
@@ -99,7 +100,7 @@ class JsonValidityJudge(Judge):
             given, expected = (_checked(text, response_format) for text in (answer, reference_answer))
         except UnsupportedSchemaError as error:
             return JudgeVerdict(no_worse=None, reason=f"the request's schema cannot be checked: {error}")
-        wanted = "JSON by the request's schema" if _schema(response_format) is not None else "valid JSON"
+        wanted = "JSON by the request's schema" if schema_of(response_format) is not None else "valid JSON"
         if given is _INVALID and expected is not _INVALID:
             return JudgeVerdict(
                 no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is"
@@ -122,13 +123,9 @@ def _checked(text: str, response_format: dict[str, Any] | None) -> Any:
     value = _parsed(text, fenced=response_format is None)
     if value is _INVALID or response_format is None:
         return value
-    schema = _schema(response_format)
+    schema = schema_of(response_format)
     obeys = isinstance(value, dict) if schema is None else is_valid(value, schema)
     return value if obeys else _INVALID
-
-
-def _schema(response_format: dict[str, Any] | None) -> Any:
-    return ((response_format or {}).get("json_schema") or {}).get("schema")
 
 
 def _parsed(text: str, *, fenced: bool) -> Any:

@@ -15,6 +15,7 @@ from quality.evaluation.task_set import Task, tasks
 from quality.judges.calibration import Calibration, GradedPair
 from quality.judges.json_answers import NAME, flaw_of, judge_calls
 from tiers.conversation import Call, Tool, Tooling
+from tiers.response_format import schema_format
 
 _PHRASINGS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer,
@@ -91,7 +92,7 @@ def _schema_pairs(rng: random.Random) -> list[GradedPair]:
     shared: dict[str, Any] = {
         "prompt": f"{name} is {age} years old.",
         "reference_answer": json.dumps(right),
-        "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}},
+        "response_format": schema_format("person", _PERSON),
     }
     return [
         GradedPair(answer=json.dumps(dict(reversed(right.items())), indent=1), no_worse=True, **shared),

@@ -42,6 +42,7 @@ from tiers.catalog.tier_spec import Capability
 from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.final_answer.extract import final_answer, question_of
+from tiers.response_format import schema_of
 from tiers.tier import REPLAYED, GenerationRequest, Tier, Usage
 
 
@@ -494,7 +495,7 @@ def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
     """Return the grammar of the served answer, which the other answers must follow too."""
     if response_format is None:
         return None
-    schema = (response_format.get("json_schema") or {}).get("schema")
+    schema = schema_of(response_format)
     if schema is None:
         return Grammar(kind="json_object")
     return Grammar(kind="json_schema", text=msgspec.json.encode(schema).decode())

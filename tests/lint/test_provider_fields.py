@@ -1,5 +1,5 @@
-"""Outside `tiers/dialects` no code of the gateway or the tiers names a field of a provider's form: what one is called,
-and what it means, is said where the dialect is."""
+"""Outside `tiers/dialects` nothing that serves, judges or learns names a field of a provider's form: what one is
+called, and what it means, is said where the dialect is."""
 
 import ast
 import re
@@ -26,11 +26,11 @@ ALLOWED = {
     "gateway/inference/screening/texts.py": "the place of a finding, as operators see it",
     "gateway/cli/live/launch.py": "a setting of Codex",
     "gateway/operations/setup/": "configuration of other gateways, and what lists of models say of them",
-    "gateway/planning/load_test/": "the load test is a client of chats",
+    "gateway/planning/load_test/run.py": "a note of the report",
+    "quality/verification/verifier.py": "a kind of grammar",
     "tiers/catalog/": "entries of the catalogue, which name fields of a server for its operator",
     "tiers/conversation.py": "the names of the bytes of media, which chats and `Media.data` share",
-    "tiers/final_answer/extract.py": "a kind of grammar",
-    "tiers/remote/remote_tier.py": "a kind of grammar",
+    "tiers/response_format.py": "the form that a chat asks for, which requests, jobs and records have",
 }
 """Files and folders, and what their literals are instead."""
 
@@ -51,8 +51,8 @@ def fields() -> frozenset[str]:
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """The modules of the gateway and the tiers, without the dialects."""
-    found = [path for root in ("gateway", "tiers") for path in (ROOT / root).rglob("*.py")]
+    """The modules of these packages, without the dialects."""
+    found = [path for root in ("gateway", "quality", "classifier", "tiers") for path in (ROOT / root).rglob("*.py")]
     paths = [path.relative_to(ROOT).as_posix() for path in found]
     return {path: ast.parse((ROOT / path).read_text()) for path in paths if not path.startswith("tiers/dialects/")}
 

@@ -1,10 +1,8 @@
 """Costs of endpoints that are passed through: by the unit of each, as the catalogue or the price list says, or by
 tokens, whose prices are the entry's own of the catalogue, or the list's."""
 
-import math
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -111,22 +109,3 @@ def _image_usd(prices: Mapping[str, float], words: Collection[str]) -> float:
         return max(prices.values())
     most = max(len(rows[row]) for row in fitting)
     return max(prices[row] for row in fitting if len(rows[row]) == most)
-
-
-def tokens_of(usage: Mapping[str, Any]) -> dict[str, float]:
-    """Return the tokens by kind of an answer's `usage`, in OpenAI's forms and of those that tell their sum alone; none
-    where it has no such counts."""
-    details = usage.get("input_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    image, audio = (_count(details.get(f"{kind}_tokens")) for kind in ("image", "audio"))
-    output = _count(usage.get("output_tokens")) or _count(usage.get("completion_tokens"))
-    total = _count(usage.get("input_tokens")) or _count(usage.get("prompt_tokens"))
-    total = total or max(0.0, _count(usage.get("total_tokens")) - output)
-    if not total and not output:
-        return {}
-    return {"input": max(0.0, total - image - audio), "input_image": image, "input_audio": audio, "output": output}
-
-
-def _count(value: object) -> float:
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    return float(value) if is_count else 0.0  # type: ignore[arg-type]

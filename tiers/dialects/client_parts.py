@@ -7,7 +7,7 @@ What has no such meaning stays as it is.
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
@@ -358,9 +358,20 @@ def json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+FILE_ID = "file_id"
+
+
+def file_holders(data: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the objects of a request that have the id of a file, each with it; the inner ones first."""
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from file_holders(value)
+    if isinstance(data, dict) and isinstance(data.get(FILE_ID), str):
+        yield data, data[FILE_ID]
+
+
 def fill_file(holder: dict[str, Any], name: str, media_type: str, content: bytes) -> None:
     """Replace the id of a file by its bytes: as the source of an Anthropic block, an image, or a file."""
-    del holder["file_id"]
+    del holder[FILE_ID]
     data, is_text = base64.b64encode(content).decode(), media_type.startswith("text/")
     if holder.get("type") == "file":
         said = content.decode(errors="replace") if is_text else data

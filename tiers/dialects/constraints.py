@@ -24,6 +24,7 @@ from tiers.dialects.chat_schemas import (
     ToolDefinition,
 )
 from tiers.errors import BadRequestError
+from tiers.response_format import schema_format
 
 CUSTOM = "custom"
 INPUT = "input"
@@ -287,10 +288,7 @@ def schema_answer(schema: dict[str, Any], where: str) -> tuple[Grammar, dict[str
     """Return the grammar of an answer that follows a schema without a name, given at the path `where`, and the format
     as a chat has it. Raises `BadRequestError`."""
     check_packable(schema, where)
-    return schema_grammar(schema, where), {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": schema},
-    }
+    return schema_grammar(schema, where), schema_format("answer", schema)
 
 
 def tooling_of(body: ChatRequest) -> Tooling | None:

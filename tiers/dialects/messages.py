@@ -20,6 +20,7 @@ from msgspec import UNSET, Meta
 from inference_core.io.files import prepare_types
 from tiers.conversation import Dialect
 from tiers.deltas import BlockOrder, CollectedChoice, Piece, is_object
+from tiers.dialects.caller_errors import MessagesErrorEnvelope
 from tiers.dialects.chat_opaque import image_blocks
 from tiers.dialects.chat_schemas import MAX_TOOLS, FunctionName, NaturalInt, StopString, TopP
 from tiers.tier import Delta, Usage
@@ -478,6 +479,11 @@ class MessageWriter:
         counted = msgspec.structs.replace(usage_of(usage, self.head), output_tokens=1)
         body = MessageBody(id=self.head.id, model=self.head.model, content=[], usage=counted)
         return event_of("message_start", message=body)
+
+    def broken(self, failure: MessagesErrorEnvelope, billed: Usage, x_aio: Any) -> bytes:
+        """Return the last event of an answer that failed. `x_aio`: how what came of it was made."""
+        usage = usage_of(billed, self.head)
+        return event_of("error", error=failure.error, request_id=failure.request_id, usage=usage, x_aio=x_aio)
 
     def piece(self, delta: Delta) -> bytes:
         """Events for one delta; empty if it says nothing new. What a server with this dialect said goes on as it is."""

@@ -22,6 +22,7 @@ from tiers.dialects.dialect import ServerCall, ServerDialect
 from tiers.dialects.event_stream import ServerSentEvent
 from tiers.dialects.rules import dropped_fields
 from tiers.dialects.server_error import ErrorObject, ServerSaidError, parse_error
+from tiers.dialects.triton_config import NEEDED, OUTPUTS
 from tiers.dialects.usage_counter import Tally
 from tiers.errors import CatalogError, TierError, TierRequestError
 from tiers.tier import Delta, ModelRequest, Usage
@@ -238,7 +239,7 @@ _GUIDES = {"json_object": "json", "json_schema": "json_schema", "regex": "regex"
 class TritonTensorRtLlmServer(_TritonServer):
     """The models `ensemble` and `tensorrt_llm_bls` of the TensorRT-LLM backend."""
 
-    needed = ("text_input", "max_tokens")
+    needed = NEEDED
     names = ("seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 
     def check(self, request: ModelRequest) -> None:
@@ -328,7 +329,7 @@ def _inference(body: dict[str, Any]) -> dict[str, Any]:
 
 
 _DATATYPES = {bool: "BOOL", int: "INT32", float: "FP32", str: "BYTES"}
-_INFERRED = ("text_output", "num_input_tokens", "num_output_tokens")
+_INFERRED = tuple(OUTPUTS)
 
 
 def _usage(event: _Event, tally: Tally) -> Usage | None:

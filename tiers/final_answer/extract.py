@@ -35,10 +35,10 @@ from tiers.final_answer.structured import (
     has_checkable_field,
     last_literal,
     python_literal,
-    schema_of,
     spelt_json,
 )
 from tiers.final_answer.text import ending, excerpt, marks, mentions, normalised, refuses
+from tiers.response_format import is_object, schema_of
 
 
 def question_of(messages: Sequence[Turn]) -> str:
@@ -101,7 +101,7 @@ def expected_kind(prompt: str, response_format: dict[str, Any] | None = None) ->
     """
     if (schema := schema_of(response_format)) is not None:
         return "fields" if has_checkable_field(schema) else None
-    if response_format is not None and response_format.get("type") == "json_object":
+    if is_object(response_format):
         return "json"
     prompt = excerpt(prompt)
     folded = prompt.casefold()

@@ -126,18 +126,6 @@ _MOST_FIELDS = 200
 BINDS = ("enum", "const", "format", "pattern")
 
 
-def schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the JSON schema of a `response_format`, also one without its envelope; None if it has none."""
-    if not isinstance(response_format, dict):
-        return None
-    envelope = response_format.get("json_schema")
-    if isinstance(envelope, dict):
-        schema = envelope.get("schema")
-        return schema if isinstance(schema, dict) else None
-    is_schema = any(key in response_format for key in ("properties", "$ref", "items", "enum", "anyOf"))
-    return response_format if is_schema else None
-
-
 def has_checkable_field(schema: dict[str, Any]) -> bool:
     """Return whether any field of `schema` is more than free text."""
     return _is_checkable(schema, schema, 0)

@@ -65,7 +65,8 @@ from tiers.remote.server_failures import (
     UnsettledError,
 )
 from tiers.remote.server_state import ServerQueue, Stream
-from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, ModelRequest, Tier, TierLoad
+from tiers.response_format import follows_schema, is_object
+from tiers.tier import REPLAYED, AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
@@ -460,7 +461,7 @@ class RemoteTier(Tier):
         more = {name for name in error.refused if not name.startswith((LIMIT, TOOLS))}.difference(refused)
         if request.response_format is None:
             more.discard(SCHEMA)
-        elif SCHEMA in error.refused and (SCHEMA in refused or not _is_schema(request)):
+        elif SCHEMA in error.refused and (SCHEMA in refused or not follows_schema(request.response_format)):
             # Nor is any other form of JSON taken.
             more |= {ANY_FORMAT}.difference(refused)
         for names, ending in ((error.refused, ""), (of_this_request(error.refused), THIS_VALUE)):
@@ -495,7 +496,7 @@ class RemoteTier(Tier):
         # Blocks of the server's own API go on as they are, and vLLM looks for no stop string among the first tokens.
         is_plain = not (tally.opaque or request.sampling.min_tokens)
         stops = request.stop if is_plain else fitted.stops
-        is_json = (request.response_format or {}).get("type") in ("json_object", "json_schema")
+        is_json = is_object(request.response_format) or follows_schema(request.response_format)
         return ReplyReader(
             self._dialect, tally, bounds, note, inline, fitted, stops,
             include_stop=include, is_json=is_json and not request.is_in(tally.form) and logprobs is None,
@@ -667,8 +668,3 @@ async def _read_counts(reader: ReplyReader, pieces: AsyncIterator[bytes]) -> boo
                     break
             return True
     return False
-
-
-def _is_schema(request: ModelRequest) -> bool:
-    """Whether a JSON schema binds the answer."""
-    return (request.response_format or {}).get("type") == "json_schema"

@@ -21,7 +21,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.typed_options import options_of
 from inference_core.native.control_groups import usable_cpus
-from tiers.catalog.triton_config import Backend, DeviceKind
+from tiers.dialects.triton_config import Backend, DeviceKind
 
 if TYPE_CHECKING:
     from inference_core.quantization.method import QuantizationMethod
@@ -181,7 +181,7 @@ def triton_config(options: TritonOptions, settings: Settings) -> None:
     one GPU is split by its backend (tensor parallel), never by an instance group.
     """
     from tiers.catalog.load import load_catalog
-    from tiers.catalog.triton_config import Instances, triton_files
+    from tiers.dialects.triton_config import Instances, triton_files
 
     try:
         cards = [int(number) for number in options.gpus.split(",")] if options.gpus else []

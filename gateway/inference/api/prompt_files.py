@@ -5,14 +5,14 @@ A body that names none does not come here.
 
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import msgspec
 
 from gateway.base.errors import bad_request
 from gateway.base.stores.database import reached
-from tiers.dialects.client_parts import fill_file
+from tiers.dialects.client_parts import FILE_ID, file_holders, fill_file
 
 _OWN = re.compile(r"file-[0-9a-f]{32}")
 
@@ -34,26 +34,18 @@ async def with_files(files: Files, tenant: str, body: bytes, most: int) -> bytes
         data = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body
-    for holder in list(_holders(data)):
-        found = await reached(files.find(tenant, holder["file_id"]))
+    for holder, file_id in list(file_holders(data)):
+        found = await reached(files.find(tenant, file_id)) if _OWN.fullmatch(file_id) else None
         if found is None:
             continue
         most -= found.size
         if most < 0:
             raise bad_request(
-                f"The files have more bytes than a body may (AIO_BODY_LIMIT): {found.filename!r}.", "file_id"
+                f"The files have more bytes than a body may (AIO_BODY_LIMIT): {found.filename!r}.", FILE_ID
             )
         content = b"".join([part async for part in files.content(found.file_id)])
         fill_file(holder, found.filename, _media_type(found.filename, content), content)
     return msgspec.json.encode(data)
-
-
-def _holders(data: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects that have the id of a file."""
-    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        yield from _holders(value)
-    if isinstance(data, dict) and _OWN.fullmatch(str(data.get("file_id"))):
-        yield data
 
 
 def _media_type(name: str, content: bytes) -> str:

@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from time import perf_counter
-from typing import Any
 
 import httpx
 import msgspec
 
 from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
+from tiers.dialects.chat_chunk import Chunk
+from tiers.dialects.chat_schemas import CompletionRequest, StreamOptions
+from tiers.dialects.dialect import fields_of
 from tiers.dialects.event_stream import EventParser
 from tiers.remote.http_exchange import HttpClient, pieces_of
 from tiers.remote.http_transport import HttpTransport
@@ -20,24 +22,7 @@ _CONNECT_SECONDS = 30.0
 _MOST_SECONDS = 86_400.0
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Choice(msgspec.Struct):
-    text: str = ""
-
-
-class _Event(msgspec.Struct):
-    """What counts in an event of a streamed completion."""
-
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_DECODER = msgspec.json.Decoder(_Event)
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
 # What is measured is answers that are made; other servers pass it over.
@@ -56,17 +41,17 @@ class HttpTarget(BenchTarget):
         self._model = model
 
     async def ask(self, job: Job, due: float, timing: Timing) -> None:
-        body = {
-            "model": self._model,
-            "prompt": job.prompt,
-            "max_tokens": job.output_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        body = CompletionRequest(
+            model=self._model,
+            prompt=job.prompt,
+            max_tokens=job.output_tokens,
+            temperature=0,
+            ignore_eos=True,
+            stream=True,
+            stream_options=StreamOptions(include_usage=True),
+        )
         try:
-            async with contextlib.aclosing(self._events(msgspec.json.encode(body))) as events:
+            async with contextlib.aclosing(self._events(msgspec.json.encode(fields_of(body)))) as events:
                 await _read(events, due, timing)
         except httpx.TransportError as error:
             raise AskError("connection", str(error)) from error
@@ -94,12 +79,13 @@ class HttpTarget(BenchTarget):
 async def _read(events: AsyncIterator[bytes], due: float, timing: Timing) -> None:
     last, pieces = due, 0
     async for data in events:
-        now, event = perf_counter(), _DECODER.decode(data)
+        now, event = perf_counter(), _decode(data)
         if event.error is not None:
             raise ValueError(f"the answer broke off: {event.error}")
         if event.usage is not None:
-            timing.prompt_tokens, timing.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
-        if any(choice.text for choice in event.choices):
+            timing.prompt_tokens = event.usage.prompt_tokens or 0
+            timing.output_tokens = event.usage.completion_tokens or 0
+        if any(choice.text for choice in event.choices or ()):
             last, pieces = timing.note_text(now, due, last), pieces + 1
     timing.has_usage = timing.output_tokens > 0
     timing.output_tokens = timing.output_tokens or pieces

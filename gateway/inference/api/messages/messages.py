@@ -39,8 +39,6 @@ from tiers.dialects.messages import (
     MessageWriter,
     Thinking,
     ThinkingShown,
-    event_of,
-    usage_of,
     whole_message,
 )
 from tiers.dialects.messages_request import read_messages
@@ -109,9 +107,7 @@ class MessageEvents(MessageWriter):
         if self._answer.record is None:
             return error_event(error, self.head.id)
         envelope = envelope_of(error, self.head.id)
-        usage = usage_of(self._answer.billed or Usage(), self.head)
-        said = {"error": envelope.error, "request_id": envelope.request_id, "usage": usage}
-        return event_of("error", **said, x_aio=routed(self._answer))
+        return self.broken(envelope, self._answer.billed or Usage(), routed(self._answer))
 
 
 class MessagesFormat(AnswerFormat):

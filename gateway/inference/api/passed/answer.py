@@ -30,7 +30,7 @@ from tiers.audio.duration import audio_duration
 from tiers.catalog.catalog import TargetSpec
 from tiers.catalog.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
 from tiers.catalog.tier_spec import TierSpec
-from tiers.catalog.unit_price import UnitPrice, tokens_of, unit_price
+from tiers.catalog.unit_price import UnitPrice, unit_price
 from tiers.dialects.caller_urls import refuse_raw
 from tiers.errors import HEADER, TierAnswerError, TierAnswerTooLongError, TierError
 from tiers.remote.passed_server import PassedAnswer, PassedServer
@@ -270,7 +270,7 @@ class PassedOn:
         units = self._endpoint.units(answer)
         self._units, self._tells_units = workload.counted(units), units is not None
         usage = answer.get("usage")
-        counts = tokens_of(usage) if isinstance(usage, dict) else {}
+        counts = _tokens_of(usage) if isinstance(usage, dict) else {}
         least = 0.0 if workload.unreadable else LEAST_SHARE * sum(workload.tokens.values())
         is_too_few = sum(counts.values()) < least
         self._tokens, self._tells_tokens = (workload.tokens, False) if is_too_few else (counts, bool(counts))
@@ -342,3 +342,22 @@ def _server(serving: Serving, spec: TierSpec) -> PassedServer:
             serving.replaced.append(known)
         known = serving.passed[spec.name] = PassedServer(spec)
     return known
+
+
+def _tokens_of(usage: Mapping[str, Any]) -> dict[str, float]:
+    """Return the tokens by kind of an answer's `usage`, in OpenAI's forms and of those that tell their sum alone; none
+    where it has no such counts."""
+    details = usage.get("input_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    image, audio = (_positive(details.get(f"{kind}_tokens")) for kind in ("image", "audio"))
+    output = _positive(usage.get("output_tokens")) or _positive(usage.get("completion_tokens"))
+    total = _positive(usage.get("input_tokens")) or _positive(usage.get("prompt_tokens"))
+    total = total or max(0.0, _positive(usage.get("total_tokens")) - output)
+    if not total and not output:
+        return {}
+    return {"input": max(0.0, total - image - audio), "input_image": image, "input_audio": audio, "output": output}
+
+
+def _positive(value: object) -> float:
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if is_count else 0.0  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ DELAY_MS = 2.0
 PREFERRED = (8, 16, 32, 64)
 
 # The text interface of TensorRT-LLM's `tensorrt_llm_bls`, as the remote kind `triton-tensorrt-llm` fills it.
-_INPUTS = {
+INPUTS = {
     "text_input": ("TYPE_STRING", 1),
     "max_tokens": ("TYPE_INT32", 1),
     "bad_words": ("TYPE_STRING", -1),
@@ -43,8 +43,8 @@ _INPUTS = {
     "guided_decoding_guide_type": ("TYPE_STRING", 1),
     "guided_decoding_guide": ("TYPE_STRING", 1),
 }
-_REQUIRED = ("text_input", "max_tokens")
-_OUTPUTS = {
+NEEDED = ("text_input", "max_tokens")
+OUTPUTS = {
     "text_output": ("TYPE_STRING", -1),
     "num_input_tokens": ("TYPE_INT32", -1),
     "num_output_tokens": ("TYPE_INT32", -1),
@@ -104,8 +104,8 @@ def _batched_config(name: str, knobs: Knobs, instances: Instances) -> dict[str, 
         "name": name,
         "backend": "python",
         "max_batch_size": knobs.max_num_seqs,
-        "input": [_tensor(n, *shape, optional=n not in _REQUIRED) for n, shape in _INPUTS.items()],
-        "output": [_tensor(n, *shape) for n, shape in _OUTPUTS.items()],
+        "input": [_tensor(n, *shape, optional=n not in NEEDED) for n, shape in INPUTS.items()],
+        "output": [_tensor(n, *shape) for n, shape in OUTPUTS.items()],
         "dynamic_batching": {
             "preferred_batch_size": list(knobs.preferred_batch_sizes),
             "max_queue_delay_microseconds": round(knobs.max_queue_delay_ms * 1000),

@@ -15,7 +15,7 @@ from gateway.cli import main
 from tests.gateway.in_process_cli import aio
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.catalog.triton_config import Instances, triton_files
+from tiers.dialects.triton_config import Instances, triton_files
 from tiers.errors import CatalogError
 
 COMPOSE_CATALOGUE = Path(__file__).parents[3] / "deploy" / "compose" / "triton.toml"
