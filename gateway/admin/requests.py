@@ -110,7 +110,7 @@ class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
 async def show_requests(request: HttpRequest, admin: Admin) -> Response[Any]:
     """A page of the list. Query: as for `/admin/api/requests`, with times as the form writes them (UTC); `request_id`
     redirects to that request; `status=refused` lists refused requests instead, for which `tier` and `requested_model`
-    mean nothing."""
+    mean nothing. Without a filter the first page says what was refused in the last hour."""
     query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
     if (wanted := query.pop("request_id", None)) is not None:
         return back_to(f"/admin/requests/{wanted}")
@@ -118,6 +118,9 @@ async def show_requests(request: HttpRequest, admin: Admin) -> Response[Any]:
     refused = asked.get("status") == "refused"
     if refused:
         asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
+    filtered = bool(query.keys() - {"cursor", "limit"})
+    # The filters of the list are not those of the refusals of the last hour, which are of all keys.
+    recent = None if filtered or "cursor" in query else await admin.operations.live.traffic.look("1h")
     found = await query_page(admin.database, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
     return page(
         request,
@@ -127,7 +130,8 @@ async def show_requests(request: HttpRequest, admin: Admin) -> Response[Any]:
         asked=asked,
         refused=refused,
         names=await names_of(admin.database, (row["key_id"] for row in found.rows)),
-        filtered=bool(query.keys() - {"cursor", "limit"}),
+        recent=recent,
+        filtered=filtered,
         tiers=sorted(admin.serving.routing.served.tiers),
         curl=first_request(request),
     )

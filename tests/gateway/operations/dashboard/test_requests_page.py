@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 from typing import Any
 
 import httpx
@@ -15,6 +16,8 @@ from gateway.admin.tier_chances import chances_of
 from gateway.inference.classifier_versions import ActiveClassifier, RoutingModel
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
+from quality.estimates.traffic import SPANS
+from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway
 
@@ -78,6 +81,31 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     assert sent.headers["location"] == "/admin/requests/r007"
     for wrong in ("since=yesterday", "tier=x", "cursor=x", "colour=red", "limit=0"):
         assert (await admin.get(f"/admin/requests?{wrong}")).status_code == 400, wrong
+
+
+async def test_the_first_page_says_what_was_refused_in_the_last_hour(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    minute = time.time() // 60 * 60
+    counts = {("budget_exceeded", 0): 7, ("rate_limit_exceeded", 600): 20, ("model_not_found", 7200): 900}
+    refusals = [
+        (minute - ago, RefusalKind(None, 429, code, "", "/v1/chat/completions"), RefusalCount(count=count))
+        for (code, ago), count in counts.items()
+    ]
+    await add_refused(aio.serving.database, refusals)
+    aio.operations.live.traffic._fresh_until = dict.fromkeys(SPANS, 0.0)
+    page = (await admin.get("/admin/requests")).text
+    said = page.partition("Refused in the last hour: 27.")[2].partition("</p>")[0]
+    assert said.index("20 × rate_limit_exceeded") < said.index("7 × budget_exceeded")
+    whole = said.rpartition('href="')[2].partition('"')[0].replace("&amp;", "&")
+    listed = (await admin.get(whole)).text
+    assert [code in listed for code, _ in counts] == [True, True, False]
+    for other in ("status=ok", "status=refused", "key_id=k", f"cursor={_cursor_in(page)}"):
+        assert "Refused in the last hour" not in (await admin.get(f"/admin/requests?{other}")).text, other
+
+
+def _cursor_in(page: str) -> str:
+    return page.partition('rel="next" href="')[2].partition('"')[0].rpartition("cursor=")[2]
 
 
 async def test_what_was_stored_is_shown_and_never_run(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
