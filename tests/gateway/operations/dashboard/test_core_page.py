@@ -35,6 +35,13 @@ async def test_what_runs_and_what_steps_were_like_are_shown(aio: RunningGateway,
         assert head in page.text
 
 
+async def test_what_runs_stands_before_what_can_be_set(admin: httpx.AsyncClient) -> None:
+    page = (await admin.get(PAGE)).text
+    state = [page.index(head) for head in ("KV arena", "Batch sizes of", "Durations of steps of")]
+    settings = [page.index(f'action="{PAGE}{form}"') for form in ("/profile", "", "/common")]
+    assert max(state) < min(settings)
+
+
 async def test_a_changed_field_and_no_other_is_changed_with_its_reason(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:

@@ -18,6 +18,7 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from quality.estimates.traffic import SPANS
 from quality.store.queries import RefusalCount, RefusalKind, add_refused
+from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway
 
@@ -41,7 +42,13 @@ async def test_a_server_without_a_core_links_to_no_page_of_cores(admin: httpx.As
     links = page.text.split('<nav aria-label="Pages">')[1].split("</nav>")[0]
     assert '"/admin/requests"' in links
     assert '"/admin/core"' not in links
-    assert (await admin.get("/admin/core")).status_code == 200
+
+
+async def test_without_a_core_the_core_page_offers_nothing_to_set(admin: httpx.AsyncClient) -> None:
+    page = await admin.get("/admin/core")
+    assert page.status_code == 200
+    assert list(forms_of(page)) == ["/admin/logout"]
+    assert "nothing to set here: all its tiers are remote" in page.text
 
 
 async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
