@@ -51,12 +51,13 @@ from gateway.runtime.cores.next_core import next_core
 from gateway.runtime.peers import Peers, WorkerIdentity
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.overview import Live
+from gateway.telemetry.readings import Readings
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.scraped import OverloadCollector
-from gateway.telemetry.traffic_readings import TrafficReadings
 from gateway.tenancy.admission import OverloadQueue
 from gateway.tenancy.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
+from gateway.tenancy.keys.key_use import read_key_use
 from gateway.tenancy.tenancy import ShowKey, Tenancy, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
@@ -491,13 +492,15 @@ class Composition:
             decisions.routing,
             self.metrics,
             models.engine.cores,
-            TrafficReadings(lambda span: read_traffic(database, span, time.time())),
+            Readings(lambda span: read_traffic(database, span, time.time())),
+            Readings(lambda keys: read_key_use(database, keys, time.time())),
             self._peers,
             None if loop is None else loop.upgrade_rate,
             None if loop is None else loop.days_without_retraining,
             partial(saved_lately, database),
         )
         self.stack.push_async_callback(live.traffic.close)
+        self.stack.push_async_callback(live.key_use.close)
         await self._keep(live.follow, "live figures")
         return live
 

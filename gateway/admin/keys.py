@@ -3,7 +3,7 @@
 The endpoints `/admin/api/keys`, `/admin/api/teams` and `/admin/api/budgets`, then the pages.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,6 @@ from gateway.admin.resource import (
 from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.forms import (
     Form,
     WrongField,
@@ -65,7 +64,7 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
     shown_key,
 )
-from migrations.tables.tenancy import budgets
+from migrations.tables.tenancy import budgets, teams
 
 
 class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +242,7 @@ async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, stat
     bounds = await query_page(database, BUDGETS, {"limit": str(ROWS)})
     now = operations.access.tenancy.clock.now()
     states = await reached(states_of(database, bounds.rows, now))
+    limits = await reached(_budgets_of(database, found.rows, now))
     return page(
         request,
         "keys.html",
@@ -250,8 +250,11 @@ async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, stat
         status=status,
         wrong=wrong,
         found=found,
+        use=await operations.live.key_use.look(tuple(row["key_id"] for row in found.rows)) or {},
+        limits={row["key_id"]: _least_left(row, limits) for row in found.rows},
         asked=asked,
         teams=groups.rows,
+        team_choices=await reached(_team_choices(database)),
         budgets=states,
         names=await names_of(database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]),
         now=now,
@@ -271,7 +274,7 @@ async def _key_page(
     operations = operations_of(request)
     row = await admin_context(request).run(lambda database, order: shown_key(database, key))
     now = operations.access.tenancy.clock.now()
-    states = await reached(_budgets_of(operations.serving, row, now))
+    states = await reached(_budgets_of(operations.serving.database, [row], now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
     tiers = sorted(operations.serving.routing.served.tiers)
     verbs = [verb for verb in VERBS if verb.offered(row)]
@@ -380,12 +383,26 @@ def _terms(form: Form) -> dict[str, Any]:
     return terms
 
 
-async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list[BudgetState]:
-    subjects = [subject for subject in (key["key_id"], key["team_id"]) if subject is not None]
-    async with serving.database.connect() as connection:
+async def _budgets_of(database: AsyncEngine, keys: Iterable[Mapping[str, Any]], now: float) -> list[BudgetState]:
+    """Return the budgets of keys and of their teams."""
+    subjects = {subject for key in keys for subject in (key["key_id"], key["team_id"]) if subject is not None}
+    async with database.connect() as connection:
         rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
         found = [dict(row) for row in rows.mappings()]
-    return await states_of(serving.database, found, now)
+    return await states_of(database, found, now)
+
+
+def _least_left(key: Mapping[str, Any], states: Sequence[BudgetState]) -> BudgetState | None:
+    """Return the budget of the key or its team that ends its spending first."""
+    mine = [state for state in states if state.subject in (key["key_id"], key["team_id"])]
+    return min(mine, key=lambda state: state.amount_usd - state.spent_usd, default=None)
+
+
+async def _team_choices(database: AsyncEngine) -> list[tuple[str, str]]:
+    """Return all teams by name, as options of a form: value and text."""
+    async with database.connect() as connection:
+        names = await connection.scalars(select(teams.c.name).order_by(teams.c.name))
+        return [(name, name) for name in names]
 
 
 KEY_ENDPOINTS = (

@@ -16,9 +16,10 @@ from gateway.runtime.cores.reading import read_cores
 from gateway.runtime.peers import Peers
 from gateway.telemetry.alert_rules import RULES, AlertInputs, Severity, alert_figures
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.readings import Readings
 from gateway.telemetry.service_levels import LevelsByTier, TierServiceLevels, levels_of_all, levels_together
 from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
-from gateway.telemetry.traffic_readings import TrafficReadings
+from gateway.tenancy.keys.key_use import KeyUse
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
 from quality.estimates.costs import NetSaving
@@ -212,7 +213,8 @@ class Live:
         routing: RoutingService,
         metrics: Metrics,
         cores: Mapping[str, CoreClient],
-        traffic: TrafficReadings,
+        traffic: Readings[Span, Traffic],
+        key_use: Readings[tuple[str, ...], dict[str, KeyUse]],
         peers: Peers | None = None,
         quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
         retraining_days: Callable[[], float | None] | None = None,
@@ -226,7 +228,7 @@ class Live:
         self._saved: NetSaving | None = None
         self._saved_until = 0.0
         self._begun = clock()
-        self.traffic = traffic
+        self.traffic, self.key_use = traffic, key_use
         self._since: dict[str, float] = {}
         self._alerts: list[AlertNow] = []
         self._stats: dict[str, CoreStats] = {}

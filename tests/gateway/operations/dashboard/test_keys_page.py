@@ -1,12 +1,15 @@
 """The pages of keys and budgets: made, changed, rotated and revoked by admins only, and a secret is shown once."""
 
 import re
+import time
 from typing import Any
 
 import httpx
 import pytest
 
+from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
+from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -134,6 +137,55 @@ async def test_a_budget_is_set_shown_with_what_is_spent_and_removed(
     remove = next(action for action in forms_of(await admin.get(PAGE)) if action.endswith("/remove"))
     assert (await submit(admin, await admin.get(PAGE), remove)).status_code == 303
     assert "$12.50" not in (await admin.get(PAGE)).text
+
+
+async def test_each_key_shows_what_it_spends_and_when_it_was_used(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    await submit(admin, await admin.get(PAGE), "/admin/teams", name="lab")
+    _, busy = await made(admin, "busy", team="lab")
+    _, idle = await made(admin, "idle")
+    now = time.time()
+    await insert_requests(
+        aio.serving.database,
+        {"request_id": "new", "created_at": now - 60, "key_id": busy, "cost_usd": 3.25},
+        {"request_id": "old", "created_at": now - 40 * 86_400, "key_id": busy, "cost_usd": 100.0},
+    )
+    refused = RefusalKind(busy, 429, "budget_exceeded", "", "/v1/chat/completions")
+    minutes = [(now - 7200, refused, RefusalCount(count=11)), (now - 2 * 86_400, refused, RefusalCount(count=500))]
+    await add_refused(aio.serving.database, minutes)
+    for kind, subject, amount in (("key", "busy", "50"), ("team", "lab", "20")):
+        page = await admin.get(PAGE)
+        budget = {"kind": kind, "subject": subject, "period": "total", "amount_usd": amount}
+        await submit(admin, page, "/admin/budgets", **budget)
+    aio.operations.live.key_use._fresh_until.clear()
+    page = (await admin.get(PAGE)).text
+    cells = cells_of(page, busy)
+    assert cells["Spent, 30 days"] == "$3.25"
+    # The budget of the team is spent first: $103.25 of $20.
+    assert cells["Budget left"] == "$0.00of $20.00 in total of its team"
+    assert cells["Last use (UTC)"] == time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now - 60))
+    assert cells["Refused, 24 h"] == "11"
+    assert f"status=refused&amp;key_id={busy}" in page
+    unused = {"Spent, 30 days": "$0.00", "Budget left": "no limit", "Last use (UTC)": "–", "Refused, 24 h": "0"}
+    assert cells_of(page, idle).items() >= unused.items()
+
+
+def cells_of(page: str, key_id: str) -> dict[str, str]:
+    """Return the texts of a key's row by their columns."""
+    row = page.partition(f'<td><a href="{PAGE}/{key_id}">')[2].partition("</tr>")[0]
+    cells = re.findall(r'<td[^>]* data-head="([^"]*)">(.*?)</td>', row)
+    return {head: re.sub(r"<[^>]*>", "", text) for head, text in cells}
+
+
+async def test_the_team_of_a_new_key_is_chosen_from_all_teams(admin: httpx.AsyncClient) -> None:
+    for name in ("zoology", "botany"):
+        await submit(admin, await admin.get(PAGE), "/admin/teams", name=name)
+    form = (await admin.get(PAGE)).text.split('<form method="post" action="/admin/keys">')[1].split("</form>")[0]
+    offered = re.findall(r'<option value="([^"]*)"', form.partition('name="team"')[2].partition("</select>")[0])
+    assert offered[0] == ""
+    assert offered[1:] == sorted(offered[1:])
+    assert {"botany", "zoology"} <= set(offered)
 
 
 async def test_making_a_key_asks_for_four_things_and_hides_the_rest(admin: httpx.AsyncClient) -> None:

@@ -1,12 +1,12 @@
-"""The traffic is read for all viewers together, and no page waits for a database that does not answer."""
+"""Figures are read for all viewers together, and no page waits for a database that does not answer."""
 
 import asyncio
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from gateway.telemetry import traffic_readings as readings
-from gateway.telemetry.traffic_readings import FRESH_SECONDS, SHARE, TrafficReadings
+from gateway.telemetry import readings
+from gateway.telemetry.readings import FRESH_SECONDS, MOST_READINGS, SHARE, Readings
 from quality.estimates.traffic import Bucket, Span, Traffic
 from tests.support.clock import Clock
 
@@ -40,11 +40,11 @@ def database() -> Database:
 
 
 @pytest.fixture
-def traffic(database: Database) -> TrafficReadings:
-    return TrafficReadings(database.read, database.clock)
+def traffic(database: Database) -> Readings[Span, Traffic]:
+    return Readings(database.read, database.clock)
 
 
-async def test_viewers_share_a_reading_while_it_is_fresh(database: Database, traffic: TrafficReadings) -> None:
+async def test_viewers_share_a_reading_while_it_is_fresh(database: Database, traffic: Readings[Span, Traffic]) -> None:
     seen = await asyncio.gather(*(traffic.look("1h") for _ in range(5)))
     assert database.asked == 1
     assert len({id(one) for one in seen}) == 1
@@ -54,7 +54,7 @@ async def test_viewers_share_a_reading_while_it_is_fresh(database: Database, tra
     assert database.asked == 3
 
 
-async def test_a_slow_reading_is_not_repeated_soon(database: Database, traffic: TrafficReadings) -> None:
+async def test_a_slow_reading_is_not_repeated_soon(database: Database, traffic: Readings[Span, Traffic]) -> None:
     database.seconds = 5.0
     await traffic.look("7d")
     database.clock.now += 5.0 / SHARE - 1
@@ -66,7 +66,7 @@ async def test_a_slow_reading_is_not_repeated_soon(database: Database, traffic: 
 
 
 async def test_without_an_answer_the_last_figures_stand(
-    database: Database, traffic: TrafficReadings, monkeypatch: pytest.MonkeyPatch
+    database: Database, traffic: Readings[Span, Traffic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readings, "WAIT_SECONDS", 0.01)
     database.silent.clear()
@@ -81,10 +81,24 @@ async def test_without_an_answer_the_last_figures_stand(
 
 
 async def test_closing_ends_a_reading(
-    database: Database, traffic: TrafficReadings, monkeypatch: pytest.MonkeyPatch
+    database: Database, traffic: Readings[Span, Traffic], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readings, "WAIT_SECONDS", 0.01)
     database.silent.clear()
     await traffic.look("1h")
     await traffic.close()
     assert not traffic._reading
+
+
+async def test_the_oldest_readings_are_forgotten() -> None:
+    asked: list[int] = []
+
+    async def read(number: int) -> int:
+        asked.append(number)
+        return number
+
+    numbers = Readings(read, Clock(0.0))
+    for number in range(MOST_READINGS + 1):
+        await numbers.look(number)
+    assert [await numbers.look(number) for number in (MOST_READINGS, 0)] == [MOST_READINGS, 0]
+    assert asked == [*range(MOST_READINGS + 1), 0]
