@@ -46,7 +46,7 @@ TemplateVariable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_
 TemplateVariables = Annotated[dict[TemplateVariable, Any], Meta(max_length=32)]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Options of a stream."""
 
     include_usage: bool | None = None
