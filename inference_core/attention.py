@@ -41,7 +41,7 @@ class AttentionBatch:
 
 class AttentionBackend(ABC):
     """Contract: call `rope_and_write` of a layer before its `attend`. Causal, grouped-query, optionally windowed
-    (`config.window_of`) and capped (`config.attention_softcap`); softmax and accumulation in float32.
+    (`config.window_of`) and capped (`config.attention.softcap`); softmax and accumulation in float32.
 
     `qkv` is [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values; float32 on the CPU.
     """
@@ -52,7 +52,7 @@ class AttentionBackend(ABC):
         self.layout = layout
         self.arena = arena
         self.cos_sin = cos_sin
-        self._positions = len(cos_sin) // config.rope_tables
+        self._positions = len(cos_sin) // config.rope.num_tables
 
     def table_of(self, layer: int) -> torch.Tensor:
         """The rotary table of `layer`, float32 [max position, head_dim]."""
@@ -186,7 +186,7 @@ class ReferenceAttention(AttentionBackend):
             position = torch.arange(context - (end - begin), context)[:, None]
             token = torch.arange(context)[None, :]
             allowed = token <= position
-            window, cap = self.config.window_of(layer), self.config.attention_softcap
+            window, cap = self.config.window_of(layer), self.config.attention.softcap
             if window is not None:
                 allowed &= token > position - window
             if cap is not None:
@@ -281,7 +281,7 @@ class CpuAttention(AttentionBackend):
             layer * layout.layer_bytes,
             config.head_dim**-0.5,
             config.window_of(layer) or 0,
-            config.attention_softcap or 0.0,
+            config.attention.softcap or 0.0,
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,

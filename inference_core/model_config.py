@@ -46,6 +46,61 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """Longrope's divisors of each frequency for longer contexts."""
 
 
+class RotaryEmbedding(msgspec.Struct, frozen=True, kw_only=True):
+    """How queries and keys carry positions (Su et al. 2021)."""
+
+    theta: float
+    scaling: RopeScaling | None = None
+    dim: int | None = None
+    """Numbers of a head that are rotated, the first ones of each half; None for all."""
+    local_theta: float | None = None
+    """The base of frequencies in layers with a window (Gemma 3)."""
+    skipped_layers: tuple[int, ...] = ()
+    """Layers without positions (SmolLM3)."""
+
+    @property
+    def num_tables(self) -> int:
+        """How many rotary tables the layers have between them."""
+        return 2 if self.skipped_layers or self.local_theta is not None else 1
+
+
+class AttentionFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """What attention has besides its heads."""
+
+    qkv_bias: bool = False
+    """Biases of the projections before attention (Qwen2)."""
+    output_bias: bool = False
+    """A bias of the projection behind attention, too (gpt-oss)."""
+    qk_norm: bool = False
+    """RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2)."""
+    qk_norm_whole: bool = False
+    sliding_window: int | None = None
+    """Window in tokens of the layers `window_layers`, or of all layers where that is None."""
+    window_layers: tuple[int, ...] | None = None
+    scale: float | None = None
+    """What q·k is multiplied by; None is 1 / sqrt(head dim)."""
+    sinks: bool = False
+    """Each head has a score that takes weight and gives no value (Xiao et al. 2024; learned in gpt-oss)."""
+    softcap: float | None = None
+    """c in c · tanh(x / c) of attention scores (Gemma 2)."""
+
+    def window_of(self, layer: int) -> int | None:
+        """The sliding window of `layer` in tokens, None for full attention."""
+        return self.sliding_window if self.window_layers is None or layer in self.window_layers else None
+
+
+class ExpertMixture(msgspec.Struct, frozen=True, kw_only=True):
+    """The network behind attention as a mixture of experts (Shazeer et al. 2017)."""
+
+    count: int
+    per_token: int
+    """How many experts each token takes. They are weighted by the router's softmax over all experts."""
+    normalised: bool = False
+    """Take the router's softmax over the experts that are taken, not over all of them."""
+    has_bias: bool = False
+    """Biases of the router and of every expert."""
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters that decide the computation, in transformers' vocabulary."""
 
@@ -60,27 +115,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     max_position: int
     rms_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None = None
+    rope: RotaryEmbedding
+    attention: AttentionFeatures = AttentionFeatures()
+    experts: ExpertMixture | None = None
+    """None for a dense network."""
     tie_embeddings: bool = False
-    qkv_bias: bool = False
-    """Biases of the projections before attention (Qwen2)."""
-    output_bias: bool = False
-    """A bias of the projection behind attention, too (gpt-oss)."""
-    qk_norm: bool = False
-    """RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2)."""
-    qk_norm_whole: bool = False
-    sliding_window: int | None = None
-    """Window in tokens of the layers `window_layers`, or of all layers where that is None."""
-    window_layers: tuple[int, ...] | None = None
-    rotary_dim: int | None = None
-    """Numbers of a head that are rotated, the first ones of each half; None for all."""
-    local_rope_theta: float | None = None
-    """The base of rotary frequencies in layers with a window (Gemma 3)."""
-    no_rope_layers: tuple[int, ...] = ()
-    """Layers without positions (SmolLM3)."""
-    attention_scale: float | None = None
-    """What q·k is multiplied by; None is 1 / sqrt(head dim)."""
     embedding_scale: float = 1.0
     """What rows of the embedding are multiplied by."""
     activation: Activation = "silu"
@@ -92,45 +131,33 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a norm stands before each sublayer."""
     post_norm: bool = False
     """Whether a norm stands behind each sublayer, before its output is added."""
-    attention_sinks: bool = False
-    """Each head has a score that takes weight and gives no value (Xiao et al. 2024; learned in gpt-oss)."""
-    attention_softcap: float | None = None
-    """c in c · tanh(x / c) of attention scores (Gemma 2)."""
     final_softcap: float | None = None
     """c in c · tanh(x / c) of logits (Gemma 2)."""
-    num_experts: int = 0
-    """Experts of a mixture; 0 for a dense network."""
-    experts_per_token: int = 0
-    """How many experts each token takes. They are weighted by the router's softmax over all experts."""
-    normalise_experts: bool = False
-    """Take the router's softmax over the experts that are taken, not over all of them."""
-    expert_bias: bool = False
-    """Biases of the router and of every expert."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
+    @property
+    def num_experts(self) -> int:
+        """Experts in a layer; 0 for a dense network."""
+        return 0 if self.experts is None else self.experts.count
+
     def window_of(self, layer: int) -> int | None:
         """The sliding window of `layer` in tokens, None for full attention."""
-        return self.sliding_window if self.window_layers is None or layer in self.window_layers else None
-
-    @property
-    def rope_tables(self) -> int:
-        """How many rotary tables the layers have between them."""
-        return 2 if self.no_rope_layers or self.local_rope_theta is not None else 1
+        return self.attention.window_of(layer)
 
     def rope_of(self, layer: int) -> int:
         """Which of the tables of `models.transformer.rotary_table` rotates `layer`."""
-        if layer in self.no_rope_layers:
+        if layer in self.rope.skipped_layers:
             return 1
-        return int(self.local_rope_theta is not None and self.window_of(layer) is not None)
+        return int(self.rope.local_theta is not None and self.window_of(layer) is not None)
 
     def not_computed_by(self, where: DecoderKind) -> list[str]:
         """The features, by name, that only other decoders compute; the CPU's compute all."""
         present = {
-            "q and k normalised over all heads": where == "a mesh" and self.qk_norm_whole,
+            "q and k normalised over all heads": where == "a mesh" and self.attention.qk_norm_whole,
             f"the activation {self.activation}": self.activation not in ("silu", "gelu-tanh"),
-            "attention sinks": self.attention_sinks,
-            "a bias of attention's output": self.output_bias,
-            "biases of experts": self.expert_bias,
+            "attention sinks": self.attention.sinks,
+            "a bias of attention's output": self.attention.output_bias,
+            "biases of experts": self.experts is not None and self.experts.has_bias,
         }
         return [name for name, is_present in present.items() if is_present]

@@ -78,7 +78,7 @@ class Batch(NamedTuple):
 def packed_logits(student: AdaptedDecoder, batch: Batch) -> torch.Tensor:
     """Return the logits float32 [N, vocabulary] before the wanted tokens of `batch`, as of separate texts. Raises
     `ValueError` for a model with a sliding window, which sees places and not positions."""
-    if student.config.sliding_window:
+    if student.config.attention.sliding_window:
         raise ValueError("a model with a sliding window is trained on one text per sequence")
     device = student.embedding.device
     rows = (batch.rows[0].to(device), batch.rows[1].to(device))

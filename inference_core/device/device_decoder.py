@@ -133,8 +133,10 @@ class DeviceDecoder:
 
     def _mix(self, mixture: StackedExperts, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         """The weighted results of the experts that each row of `x` takes."""
-        taken = self.config.experts_per_token
-        rows = route(self._product(mixture.router, x), batch.slots, taken, normalise=self.config.normalise_experts)
+        experts = self.config.experts
+        assert experts is not None  # the layer has some
+        taken = experts.per_token
+        rows = route(self._product(mixture.router, x), batch.slots, taken, normalise=experts.normalised)
         gate_up = x.new_empty(len(x) * taken, mixture.gate_up.out_features)
         mixture.gate_up.apply(x, gate_up, rows, taken)
         parts = x.new_empty(len(x) * taken, mixture.down.out_features)
@@ -189,7 +191,7 @@ class DeviceDecoder:
         config, layer, numbers = self.config, self.layers[index], ops.cache_numbers(cache)
         window = config.window_of(index) or 0
         qkv = self._adapted(index, "qkv", layer.qkv, inputs, batch)
-        if config.qk_norm_whole:
+        if config.attention.qk_norm_whole:
             self._norm_heads(qkv, layer)
         torch.ops.aio.rope_and_write(
             qkv,
@@ -197,8 +199,8 @@ class DeviceDecoder:
             self._rotary_table(index),
             batch.positions,
             batch.slots,
-            None if config.qk_norm_whole else layer.q_norm,
-            None if config.qk_norm_whole else layer.k_norm,
+            None if config.attention.qk_norm_whole else layer.q_norm,
+            None if config.attention.qk_norm_whole else layer.k_norm,
             config.rms_eps,
             *numbers,
         )
@@ -215,7 +217,7 @@ class DeviceDecoder:
             0 if window else batch.shape.context_blocks,
             [] if window else list(batch.shape.prompts),
             window,
-            config.attention_softcap or 0.0,
+            config.attention.softcap or 0.0,
             *numbers,
         )
         return mixed
@@ -229,7 +231,7 @@ class DeviceDecoder:
 
     def _rotary_table(self, index: int) -> torch.Tensor:
         """The rotary table of a layer, float32 [max position, head_dim]."""
-        tables = self.config.rope_tables
+        tables = self.config.rope.num_tables
         return self.cos_sin if tables == 1 else self.cos_sin.chunk(tables)[self.config.rope_of(index)]
 
 

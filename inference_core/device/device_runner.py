@@ -156,7 +156,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
     def _build_prompt_plans(self, longest: int) -> bool:
         config = self.config
         whole = any(config.window_of(layer) is None for layer in range(config.num_layers))
-        if longest < PROMPT_GRAIN or config.attention_softcap or not whole:
+        if longest < PROMPT_GRAIN or config.attention.softcap or not whole:
             return False
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         qkv = torch.empty(0, width, dtype=self._decoder.dtype, device=self.device)

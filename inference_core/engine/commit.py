@@ -53,7 +53,7 @@ class JoinStatistics:
 
     def record(self, join: Join, now: float) -> None:
         """Record the first token of a sequence that was never preempted."""
-        joins = self._by_occupancy.setdefault(join.beside.bit_length(), _Joins())
+        joins = self._by_occupancy.setdefault(join.decoding.bit_length(), _Joins())
         joins.count += 1
         joins.seconds += now - join.at
         joins.tokens += join.tokens

@@ -36,7 +36,7 @@ class Join(NamedTuple):
     """The first admission of a sequence."""
 
     at: float
-    beside: int
+    decoding: int
     """How many sequences decoded then."""
     tokens: int
     """Prompt tokens that were not cached."""

@@ -162,8 +162,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Round:
-    """The current step: its number, its size without drafts, whether it only decodes, the seconds of drafting, the
-    number of drafts, and the sequences with drafts: `drafted` by promise, `forced` by a grammar."""
+    """The current step."""
 
     step: int
     sequences: int
@@ -171,7 +170,9 @@ class _Round:
     draft_seconds: float = 0.0
     num_drafts: int = 0
     drafted: list[tuple[Sequence, int]] = field(default_factory=list)
+    """The sequences with drafts, each with the promise of its drafter."""
     forced: list[Sequence] = field(default_factory=list)
+    """The sequences with drafts that a grammar forces."""
 
 
 class Speculator:

@@ -166,7 +166,7 @@ class NativeDecoder:
     def _geometry(
         decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
     ) -> tuple[float, ...]:
-        config = decoder.config
+        config, attention, experts = decoder.config, decoder.config.attention, decoder.config.experts
         return (
             config.hidden_size,
             config.intermediate_size,
@@ -174,18 +174,16 @@ class NativeDecoder:
             config.num_kv_heads,
             config.head_dim,
             config.vocab_size,
-            config.sliding_window or 0,
+            attention.sliding_window or 0,
             layout.block_size,
-            len(cos_sin) // config.rope_tables,
-            config.qk_norm_whole,
+            len(cos_sin) // config.rope.num_tables,
+            attention.qk_norm_whole,
             ACTIVATIONS[config.activation],
             config.swiglu_alpha,
             config.swiglu_limit,
-            config.attention_softcap or 0.0,
+            attention.softcap or 0.0,
             config.final_softcap or 0.0,
-            config.num_experts,
-            config.experts_per_token,
-            config.normalise_experts,
+            *((0, 0, False) if experts is None else (experts.count, experts.per_token, experts.normalised)),
             KV_DTYPES[layout.dtype],
             layout.layer_bytes,
             layout.block_bytes,
@@ -213,7 +211,7 @@ class NativeDecoder:
         )
 
     def _layer(self, config: ModelConfig, index: int, layer: DecoderLayer) -> tuple[Any, ...]:
-        first = config.rope_of(index) * (len(self._cos_sin) // config.rope_tables)
+        first = config.rope_of(index) * (len(self._cos_sin) // config.rope.num_tables)
         return (
             _address(layer.attention_norm),
             _address(layer.q_norm),

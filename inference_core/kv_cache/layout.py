@@ -122,7 +122,7 @@ def grouped(layout: KVLayout, config: ModelConfig, max_context: int) -> KVLayout
     They do not for contexts that the window covers, and where so few layers have a window that padding costs more than
     `MOST_PADDING`. A window smaller than a block would end within the block that is being written.
     """
-    window = config.sliding_window
+    window = config.attention.sliding_window
     if window is None or not layout.block_size <= window < max_context:
         return layout
     size, beside, _ = group_layers(config)

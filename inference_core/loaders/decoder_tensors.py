@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.model_config import DecoderKind, ModelConfig, RopeScaling
+from inference_core.model_config import (
+    AttentionFeatures,
+    DecoderKind,
+    ExpertMixture,
+    ModelConfig,
+    RopeScaling,
+    RotaryEmbedding,
+)
 
 Shape = tuple[int, ...]
 MAX_EXPERTS = 4096
@@ -29,7 +36,7 @@ def decoder_tensors(config: ModelConfig) -> dict[str, Shape]:
 
 
 def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     tensors: dict[str, Shape] = {
         "self_attn.q_proj.weight": (query, hidden),
@@ -37,28 +44,36 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
         "self_attn.v_proj.weight": (key, hidden),
         "self_attn.o_proj.weight": (hidden, query),
     }
-    for mlp in [f"mlp.experts.{i}" for i in range(config.num_experts)] or ["mlp"]:
-        tensors[f"{mlp}.gate_proj.weight"] = tensors[f"{mlp}.up_proj.weight"] = (inner, hidden)
-        tensors[f"{mlp}.down_proj.weight"] = (hidden, inner)
-        if config.expert_bias:
-            tensors[f"{mlp}.gate_proj.bias"] = tensors[f"{mlp}.up_proj.bias"] = (inner,)
-            tensors[f"{mlp}.down_proj.bias"] = (hidden,)
-    if config.num_experts:
-        tensors["mlp.gate.weight"] = (config.num_experts, hidden)
-        if config.expert_bias:
-            tensors["mlp.gate.bias"] = (config.num_experts,)
-    if config.qkv_bias:
+    attention = config.attention
+    if attention.qkv_bias:
         tensors["self_attn.q_proj.bias"] = (query,)
         tensors["self_attn.k_proj.bias"] = (key,)
         tensors["self_attn.v_proj.bias"] = (key,)
-    if config.output_bias:
+    if attention.output_bias:
         tensors["self_attn.o_proj.bias"] = (hidden,)
-    if config.attention_sinks:
+    if attention.sinks:
         tensors["self_attn.sinks"] = (config.num_heads,)
-    if config.qk_norm:
-        tensors["self_attn.q_norm.weight"] = (query if config.qk_norm_whole else config.head_dim,)
-        tensors["self_attn.k_norm.weight"] = (key if config.qk_norm_whole else config.head_dim,)
+    if attention.qk_norm:
+        tensors["self_attn.q_norm.weight"] = (query if attention.qk_norm_whole else config.head_dim,)
+        tensors["self_attn.k_norm.weight"] = (key if attention.qk_norm_whole else config.head_dim,)
+    tensors |= _mlp_tensors(config.experts, hidden, config.intermediate_size)
     return tensors | {f"{name}.weight": (hidden,) for name in layer_norms(config).values()}
+
+
+def _mlp_tensors(experts: ExpertMixture | None, hidden: int, inner: int) -> dict[str, Shape]:
+    """The tensors of the network behind attention."""
+    tensors: dict[str, Shape] = {}
+    for mlp in ["mlp"] if experts is None else [f"mlp.experts.{i}" for i in range(experts.count)]:
+        tensors[f"{mlp}.gate_proj.weight"] = tensors[f"{mlp}.up_proj.weight"] = (inner, hidden)
+        tensors[f"{mlp}.down_proj.weight"] = (hidden, inner)
+        if experts is not None and experts.has_bias:
+            tensors[f"{mlp}.gate_proj.bias"] = tensors[f"{mlp}.up_proj.bias"] = (inner,)
+            tensors[f"{mlp}.down_proj.bias"] = (hidden,)
+    if experts is not None:
+        tensors["mlp.gate.weight"] = (experts.count, hidden)
+        if experts.has_bias:
+            tensors["mlp.gate.bias"] = (experts.count,)
+    return tensors
 
 
 def layer_norms(config: ModelConfig) -> dict[str, str]:
@@ -113,39 +128,42 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise ModelFileError(
             f"{path}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads evenly"
         )
-    if config.head_dim % 2 or (config.rotary_dim or 0) % 2:
+    if config.head_dim % 2 or (config.rope.dim or 0) % 2:
         raise ModelFileError(f"{path}: head_dim is {config.head_dim}; rotary embeddings need an even one")
     if not 0 <= config.rms_eps < math.inf:
         raise ModelFileError(f"{path}: rms_eps is {config.rms_eps}; it must be 0 or a small positive number")
-    if not 0 < config.rope_theta < math.inf:
-        raise ModelFileError(f"{path}: rope_theta is {config.rope_theta}; it must be a positive number")
-    if config.num_experts > MAX_EXPERTS:  # Since their tensors are listed.
-        raise ModelFileError(f"{path}: {config.num_experts} experts in a layer; at most {MAX_EXPERTS} are supported")
-    if config.num_experts and not 1 <= config.experts_per_token <= config.num_experts:
-        raise ModelFileError(f"{path}: a token cannot take {config.experts_per_token} of {config.num_experts} experts")
-    for name in (
-        "attention_softcap",
-        "final_softcap",
-        "local_rope_theta",
-        "embedding_scale",
-        "swiglu_alpha",
-        "swiglu_limit",
+    if not 0 < config.rope.theta < math.inf:
+        raise ModelFileError(f"{path}: rope_theta is {config.rope.theta}; it must be a positive number")
+    if config.experts is not None:
+        _check_experts(path, config.experts)
+    for name, value in (
+        ("attention_softcap", config.attention.softcap),
+        ("final_softcap", config.final_softcap),
+        ("local_rope_theta", config.rope.local_theta),
+        ("embedding_scale", config.embedding_scale),
+        ("swiglu_alpha", config.swiglu_alpha),
+        ("swiglu_limit", config.swiglu_limit),
     ):
-        value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
             raise ModelFileError(f"{path}: {name} is {value}; it must be a positive number")
-    if config.sliding_window is not None and config.sliding_window < 1:
-        raise ModelFileError(f"{path}: sliding_window is {config.sliding_window}; it must be at least 1")
-    _check_rope_scaling(path, config)
+    if config.attention.sliding_window is not None and config.attention.sliding_window < 1:
+        raise ModelFileError(f"{path}: sliding_window is {config.attention.sliding_window}; it must be at least 1")
+    if config.rope.scaling is not None:
+        _check_rope_scaling(path, config.rope.scaling, (config.rope.dim or config.head_dim) // 2)
     for token_id in config.eos_token_ids:
         if not 0 <= token_id < config.vocab_size:
             raise ModelFileError(f"{path}: end token {token_id} lies outside the vocabulary of {config.vocab_size}")
 
 
-def _check_rope_scaling(path: Path, config: ModelConfig) -> None:
-    scaling = config.rope_scaling
-    if scaling is None:
-        return
+def _check_experts(path: Path, experts: ExpertMixture) -> None:
+    if experts.count > MAX_EXPERTS:  # Since their tensors are listed.
+        raise ModelFileError(f"{path}: {experts.count} experts in a layer; at most {MAX_EXPERTS} are supported")
+    if not 1 <= experts.per_token <= experts.count:
+        raise ModelFileError(f"{path}: a token cannot take {experts.per_token} of {experts.count} experts")
+
+
+def _check_rope_scaling(path: Path, scaling: RopeScaling, half: int) -> None:
+    """`half`: frequencies of a head."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     if scaling.kind == "llama3" and not (0 < low < high < math.inf and scaling.original_max_position > 0):
         raise ModelFileError(
@@ -159,7 +177,6 @@ def _check_rope_scaling(path: Path, config: ModelConfig) -> None:
         )
     if scaling.kind == "yarn" and not 0 < scaling.beta_slow < scaling.beta_fast < math.inf:
         raise ModelFileError(f"{path}: yarn needs 0 < beta_slow < beta_fast")
-    half = (config.rotary_dim or config.head_dim) // 2
     if scaling.kind == "longrope" and not all(
         len(divisors) == half and all(0 < d < math.inf for d in divisors) for divisors in (scaling.short, scaling.long)
     ):
@@ -176,33 +193,37 @@ def _llama3(
 ) -> ModelConfig:  # fmt: skip
     return ModelConfig(
         architecture="llama", vocab_size=128_256, hidden_size=hidden, intermediate_size=intermediate, num_layers=layers,
-        num_heads=heads, num_kv_heads=8, head_dim=head_dim, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
-        rope_scaling=RopeScaling(kind="llama3", factor=factor), tie_embeddings=tie_embeddings,
+        num_heads=heads, num_kv_heads=8, head_dim=head_dim, max_position=131_072, rms_eps=1e-5,
+        rope=RotaryEmbedding(theta=5e5, scaling=RopeScaling(kind="llama3", factor=factor)),
+        tie_embeddings=tie_embeddings,
     )  # fmt: skip
 
 
 def _qwen3(hidden: int, intermediate: int, layers: int, heads: int, *, tie_embeddings: bool = False) -> ModelConfig:
     return ModelConfig(
         architecture="qwen3", vocab_size=151_936, hidden_size=hidden, intermediate_size=intermediate, num_layers=layers,
-        num_heads=heads, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
-        tie_embeddings=tie_embeddings,
+        num_heads=heads, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6,
+        rope=RotaryEmbedding(theta=1e6), attention=AttentionFeatures(qk_norm=True), tie_embeddings=tie_embeddings,
     )  # fmt: skip
 
 
 SHAPES: dict[str, ModelConfig] = {
     "smollm2-135m": ModelConfig(
         architecture="llama", vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9,
-        num_kv_heads=3, head_dim=64, max_position=8192, rms_eps=1e-5, rope_theta=1e5, tie_embeddings=True,
+        num_kv_heads=3, head_dim=64, max_position=8192, rms_eps=1e-5, rope=RotaryEmbedding(theta=1e5),
+        tie_embeddings=True,
     ),
     "llama-3.2-1b": _llama3(2048, 8192, 16, 32, head_dim=64, factor=32.0, tie_embeddings=True),
     "llama-3.2-3b": _llama3(3072, 8192, 28, 24, factor=32.0, tie_embeddings=True),
     "mistral-7b": ModelConfig(
         architecture="mistral", vocab_size=32_768, hidden_size=4096, intermediate_size=14_336, num_layers=32,
-        num_heads=32, num_kv_heads=8, head_dim=128, max_position=32_768, rms_eps=1e-5, rope_theta=1e6,
+        num_heads=32, num_kv_heads=8, head_dim=128, max_position=32_768, rms_eps=1e-5,
+        rope=RotaryEmbedding(theta=1e6),
     ),
     "qwen2.5-7b": ModelConfig(
         architecture="qwen2", vocab_size=152_064, hidden_size=3584, intermediate_size=18_944, num_layers=28,
-        num_heads=28, num_kv_heads=4, head_dim=128, max_position=32_768, rms_eps=1e-6, rope_theta=1e6, qkv_bias=True,
+        num_heads=28, num_kv_heads=4, head_dim=128, max_position=32_768, rms_eps=1e-6,
+        rope=RotaryEmbedding(theta=1e6), attention=AttentionFeatures(qkv_bias=True),
     ),
     "llama-3.1-8b": _llama3(4096, 14_336, 32, 32),
     "qwen3-0.6b": _qwen3(1024, 3072, 28, 16, tie_embeddings=True),

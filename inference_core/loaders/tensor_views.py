@@ -95,8 +95,8 @@ def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float, plu
                 }
     if logits_divisor != 1.0:
         wanted["model.norm.weight"] = View(source="model.norm.weight", plus=plus, times=1.0 / logits_divisor)
-    if config.rotary_dim not in (None, config.head_dim):
-        sizes = {"head_dim": config.head_dim, "rotary_dim": config.rotary_dim}
+    if config.rope.dim not in (None, config.head_dim):
+        sizes = {"head_dim": config.head_dim, "rotary_dim": config.rope.dim}
         for name in {*stored, *wanted}:
             if ".q_proj." in name or ".k_proj." in name:
                 wanted[name] = msgspec.structs.replace(wanted.get(name, View(source=name)), **sizes)

@@ -36,8 +36,8 @@ class AdapterTarget:
 
 def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
     """The layers that an adapter may change, by transformers' names: not experts, and not queries and keys whose
-    numbers the decoder has in another order than the file (`ModelConfig.rotary_dim`)."""
-    refused = {"q_proj", "k_proj"} if config.rotary_dim is not None else set()
+    numbers the decoder has in another order than the file (`RotaryEmbedding.dim`)."""
+    refused = {"q_proj", "k_proj"} if config.rope.dim is not None else set()
     if config.num_experts:
         refused |= {"gate_proj", "up_proj", "down_proj"}
     return {name: target for name, target in projection_parts(config).items() if name not in refused}

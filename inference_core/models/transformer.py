@@ -18,7 +18,7 @@ from inference_core.linear.linear import Linear
 from inference_core.loaders.rope_scaling import llama3_factors
 from inference_core.lora.adapter import Projection
 from inference_core.lora.packing import AdaptedRows
-from inference_core.model_config import ModelConfig, RopeScaling
+from inference_core.model_config import ModelConfig, RopeScaling, RotaryEmbedding
 from inference_core.native import cpu
 
 if TYPE_CHECKING:
@@ -75,22 +75,28 @@ def rotary_table(config: ModelConfig, max_context: int) -> torch.Tensor:
 
     A factor of scores other than 1 / sqrt(head dim) is in the tables: its root in queries and in keys.
     """
-    tables = [_table(config, _frequencies(config, max_context), max_context, _factor(config.rope_scaling))]
-    half = (config.rotary_dim or config.head_dim) // 2
-    if config.no_rope_layers:
-        tables.append(_table(config, torch.zeros(half), max_context, 1.0))
-    elif config.local_rope_theta is not None:
-        tables.append(_table(config, _inverse(config.local_rope_theta, half), max_context, 1.0))
+    rope, head_dim, scale = config.rope, config.head_dim, _root_of_scale(config)
+    size = rope.dim or head_dim
+    factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
+    tables = [_table(_frequencies(rope, size, max_context), head_dim, max_context, factor, scale)]
+    if rope.skipped_layers:
+        tables.append(_table(torch.zeros(size // 2), head_dim, max_context, 1.0, scale))
+    elif rope.local_theta is not None:
+        tables.append(_table(_inverse(rope.local_theta, size // 2), head_dim, max_context, 1.0, scale))
     return torch.cat(tables)
 
 
-def _table(config: ModelConfig, inverse: torch.Tensor, max_context: int, factor: float) -> torch.Tensor:
+def _root_of_scale(config: ModelConfig) -> float:
+    scale = config.attention.scale
+    return 1.0 if scale is None else math.sqrt(scale * math.sqrt(config.head_dim))
+
+
+def _table(inverse: torch.Tensor, head_dim: int, max_context: int, factor: float, scale: float) -> torch.Tensor:
     """The cosines and sines times `factor`; numbers of a head that are not rotated have the angle 0, and no factor."""
     angles = torch.outer(torch.arange(max_context).float(), inverse)
-    still = torch.zeros(max_context, config.head_dim // 2 - len(inverse))
+    still = torch.zeros(max_context, head_dim // 2 - len(inverse))
     cosines = torch.cat([angles.cos() * factor, torch.ones_like(still)], dim=1)
     sines = torch.cat([angles.sin() * factor, still], dim=1)
-    scale = 1.0 if config.attention_scale is None else math.sqrt(config.attention_scale * math.sqrt(config.head_dim))
     return (torch.cat([cosines, sines], dim=1) * scale).contiguous()
 
 
@@ -99,22 +105,17 @@ def _inverse(theta: float, half: int) -> torch.Tensor:
     return 1.0 / theta**exponents
 
 
-def _factor(scaling: RopeScaling | None) -> float:
-    return 1.0 if scaling is None else scaling.attention_factor
-
-
-def _frequencies(config: ModelConfig, max_context: int) -> torch.Tensor:
-    """float32 [rotated numbers / 2]: radians from one position to the next."""
-    size = config.rotary_dim or config.head_dim
-    inverse, scaling = _inverse(config.rope_theta, size // 2), config.rope_scaling
+def _frequencies(rope: RotaryEmbedding, size: int, max_context: int) -> torch.Tensor:
+    """float32 [size / 2]: radians from one position to the next, where `size` numbers of a head are rotated."""
+    inverse, scaling = _inverse(rope.theta, size // 2), rope.scaling
     if scaling is None:
         return inverse
     if scaling.kind == "linear":
         return inverse / scaling.factor
     if scaling.kind == "llama3":
-        return inverse / torch.from_numpy(llama3_factors(scaling, config.rope_theta, size)).float()
+        return inverse / torch.from_numpy(llama3_factors(scaling, rope.theta, size)).float()
     if scaling.kind == "yarn":
-        return _yarn(inverse, scaling, config.rope_theta)
+        return _yarn(inverse, scaling, rope.theta)
     # One table serves all lengths: that of the longest context which is served decides.
     divisors = scaling.long if max_context > scaling.original_max_position else scaling.short
     return inverse / torch.tensor(divisors)
@@ -249,7 +250,7 @@ class Decoder:
             inputs = self._normed(hidden, layer.attention_norm, normed)
             layer.qkv.apply(inputs, qkv)
             adapted.add(index, "qkv", inputs, qkv)
-            if config.qk_norm_whole:
+            if config.attention.qk_norm_whole:
                 self._norm_heads(qkv, layer)
                 attention.rope_and_write(qkv, index, batch, None, None)
             else:
@@ -267,14 +268,15 @@ class Decoder:
 
     def _mix(self, mixture: Experts, x: torch.Tensor, hidden: torch.Tensor) -> None:
         """hidden += the results of the experts that each row of `x` takes, by ascending expert."""
-        config, rows = self.config, x.shape[0]
-        routed = torch.empty(rows, config.num_experts)
+        config, features, rows = self.config, self.config.experts, x.shape[0]
+        assert features is not None  # the layer has experts
+        routed = torch.empty(rows, features.count)
         mixture.router.apply(x, routed)
-        order = routed.sort(dim=-1, descending=True, stable=True).indices[:, : config.experts_per_token]
+        order = routed.sort(dim=-1, descending=True, stable=True).indices[:, : features.per_token]
         weights = torch.zeros_like(routed)
         chosen = routed.gather(1, order)
         shifted = (chosen - chosen[:, :1]).exp()
-        total = shifted if config.normalise_experts else (routed - chosen[:, :1]).exp()
+        total = shifted if features.normalised else (routed - chosen[:, :1]).exp()
         weights.scatter_(1, order, shifted / total.sum(-1, keepdim=True))
         activate = gated_activation(config)
         for number, expert in enumerate(mixture.experts):

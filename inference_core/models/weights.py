@@ -118,11 +118,11 @@ def load_layers(
         prefix = f"model.layers.{i}"
         return DecoderLayer(
             qkv=linears[f"layers.{i}.qkv"],
-            q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
-            k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
+            q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.attention.qk_norm else None,
+            k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.attention.qk_norm else None,
             output=linears[f"layers.{i}.output"],
             mlp=_mlp(config, linears, f"layers.{i}", stacks),
-            sinks=norm(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
+            sinks=norm(f"{prefix}.self_attn.sinks") if config.attention.sinks else None,
             **{"attention_norm": None, "mlp_norm": None}
             | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
         )
@@ -155,14 +155,15 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
     config = checkpoint.config
     for i in range(config.num_layers):
         attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        yield _projection(f"layers.{i}.qkv", [f"{attention}.{p}" for p in _ATTENTION], config.qkv_bias)
-        yield _projection(f"layers.{i}.output", [f"{attention}.o_proj"], config.output_bias)
-        if config.num_experts:
-            yield _projection(f"layers.{i}.router", [f"{mlp}.gate"], config.expert_bias)
-        for at in [f".experts.{e}" for e in range(config.num_experts)] or [""]:
+        yield _projection(f"layers.{i}.qkv", [f"{attention}.{p}" for p in _ATTENTION], config.attention.qkv_bias)
+        yield _projection(f"layers.{i}.output", [f"{attention}.o_proj"], config.attention.output_bias)
+        experts, biased = config.experts, config.experts is not None and config.experts.has_bias
+        if experts is not None:
+            yield _projection(f"layers.{i}.router", [f"{mlp}.gate"], biased)
+        for at in [""] if experts is None else [f".experts.{e}" for e in range(experts.count)]:
             gate_up = [f"{mlp}{at}.gate_proj", f"{mlp}{at}.up_proj"]
-            yield _projection(f"layers.{i}{at}.gate_up", gate_up, config.expert_bias)
-            yield _projection(f"layers.{i}{at}.down", [f"{mlp}{at}.down_proj"], config.expert_bias)
+            yield _projection(f"layers.{i}{at}.gate_up", gate_up, biased)
+            yield _projection(f"layers.{i}{at}.down", [f"{mlp}{at}.down_proj"], biased)
     yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
 
 

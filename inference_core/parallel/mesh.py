@@ -186,11 +186,12 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
 
     def config(self, whole: ModelConfig) -> ModelConfig:
         """The settings of this rank's decoder: those of a smaller model of the same width, layers counted from 0."""
-        windows = None if whole.window_layers is None else self._own(whole.window_layers)
-        return msgspec.structs.replace(
+        windows = whole.attention.window_layers
+        replace = msgspec.structs.replace
+        return replace(
             whole,
-            window_layers=windows,
-            no_rope_layers=self._own(whole.no_rope_layers),
+            attention=replace(whole.attention, window_layers=None if windows is None else self._own(windows)),
+            rope=replace(whole.rope, skipped_layers=self._own(whole.rope.skipped_layers)),
             num_layers=len(self.layers),
             num_heads=len(self.heads.query),
             num_kv_heads=len(self.heads.kv_heads),

@@ -29,13 +29,14 @@ from inference_core.protocol.kv_blocks import AdapterInfo, BlockFrame, ModelInfo
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Seconds of waiting for the first step, and again after each preemption; up to the first token, seconds of
-    planning the steps of the prompt and of its KV blocks (look-up, allocation, copies between device and host); and
-    the number of preemptions."""
+    """What a choice's steps cost besides computing."""
 
     queue_seconds: float = 0.0
+    """Waiting for the first step, and again after each preemption."""
     planning_seconds: float = 0.0
+    """Planning the steps of the prompt, up to the first token."""
     kv_seconds: float = 0.0
+    """KV blocks up to the first token: look-up, allocation, copies between device and host."""
     preemptions: int = 0
 
     def merged(self, other: "StepTimes") -> "StepTimes":
@@ -57,11 +58,8 @@ NO_TIMES = StepTimes()
 
 
 class Tuning(msgspec.Struct, kw_only=True):
-    """The current step limits of a model, tuned or as set, and the tuner's measurements.
-
-    The 95th percentiles are of the last gaps between tokens and of the last times to first token; None before there are
-    any. A step takes about `base_seconds`, `sequence_seconds` for each sequence, `token_seconds` for each further token
-    and `pair_seconds` for each token that one attends to; 95 of 100 steps take at most `tail` times that.
+    """The current step limits of a model, tuned or as set, and the tuner's measurements. A step takes about the sum of
+    its base, its sequences, its further tokens and its pairs.
     """
 
     max_num_batched_tokens: int
@@ -74,39 +72,47 @@ class Tuning(msgspec.Struct, kw_only=True):
     decided_at: float | None = None
     """When the last change was made, by the core's clock."""
     itl_p95_seconds: float | None = None
+    """95th percentile of the last gaps between tokens; None before there are any."""
     ttft_p95_seconds: float | None = None
+    """95th percentile of the last times to first token; None before there are any."""
     margin: float = 1.0
-    """Share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
-    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to; 95 of 100
-    steps take at most `tail` times that.
-    """
+    """Share of the objective that steps aim at."""
     base_seconds: float = 0.0
     sequence_seconds: float = 0.0
+    """For each sequence."""
     token_seconds: float = 0.0
+    """For each token after a sequence's first one."""
     pair_seconds: float = 0.0
+    """For each token that one attends to."""
     tail: float = 1.0
+    """95 of 100 steps take at most so many times the sum."""
 
 
 class JoinStats(msgspec.Struct, frozen=True):
-    """First-token latency (SPEC BS-12) of `count` sequences admitted while `decoding` to `2 * decoding - 1` others
-    decoded (0: none): the mean seconds from admission to the first token, and per computed token."""
+    """First-token latency (SPEC BS-12) of sequences, by how many others decoded when they were admitted."""
 
     decoding: int
+    """From so many to `2 * decoding - 1` others decoded; 0: none."""
     count: int
     seconds_mean: float
+    """From admission to the first token."""
     seconds_per_token: float
+    """The same, for each computed token of the prompts."""
 
 
 class SpeculationStats(msgspec.Struct, kw_only=True):
-    """Speculation since start: how many tokens were `proposed` and `accepted` at each position of a draft, in `rounds`
-    (a sequence in a step). Steps with drafts took `seconds`; as many tokens without drafts would have taken
-    `plain_seconds`, by measured steps without drafts."""
+    """Speculation since start."""
 
     proposed: list[int] = []
+    """How many tokens were proposed at each position of a draft."""
     accepted: list[int] = []
+    """How many tokens were accepted at each position of a draft."""
     rounds: int = 0
+    """Drafts: of a sequence in a step."""
     seconds: float = 0.0
+    """What steps with drafts took."""
     plain_seconds: float = 0.0
+    """What as many tokens would have taken in steps without drafts, as measured."""
 
 
 class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,20 +154,22 @@ class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineStats(msgspec.Struct, kw_only=True):
-    """Pipeline of `stages` since start: steps, their micro-batches in all, and the sum over the steps of the share of
-    the stages' time that is idle while the pipeline fills and drains (SPEC PX-03)."""
+    """A pipeline of stages, since start."""
 
     stages: int
     steps: int = 0
     micro_batches: int = 0
+    """Of all steps."""
     idle_sum: float = 0.0
+    """Sum over the steps of the idle share of the stages' time while the pipeline fills and drains (SPEC PX-03)."""
 
 
 class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A pinned prefix (SPEC KV-06) of `tokens` in `blocks`: public if `tenant` is None."""
+    """A pinned prefix (SPEC KV-06)."""
 
     name: str
     tenant: str | None
+    """None for a public one."""
     tokens: int
     blocks: int
     ready: bool

@@ -100,14 +100,14 @@ def described_config(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "max_position_embeddings": config.max_position,
         "rms_norm_eps": config.rms_eps,
-        "rope_theta": config.rope_theta,
+        "rope_theta": config.rope.theta,
         "tie_word_embeddings": config.tie_embeddings,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids),
     }
     if config.architecture == "mistral":
-        described["sliding_window"] = config.sliding_window
-    scaling = config.rope_scaling
+        described["sliding_window"] = config.attention.sliding_window
+    scaling = config.rope.scaling
     if scaling is not None:
         described["rope_scaling"] = {"rope_type": scaling.kind, "factor": scaling.factor}
         if scaling.kind == "llama3":

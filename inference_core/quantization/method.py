@@ -114,7 +114,7 @@ def _attention(config: ModelConfig, tensors: LayerTensors, normed: torch.Tensor,
     query, key, value = (
         _linear(tensors, f"self_attn.{part}_proj", normed).view(tokens, -1, d).transpose(0, 1) for part in "qkv"
     )
-    if config.qk_norm:
+    if config.attention.qk_norm:
         query = _normed(query, tensors["self_attn.q_norm.weight"], config.rms_eps)
         key = _normed(key, tensors["self_attn.k_norm.weight"], config.rms_eps)
     query, key = _rotated(query, cos_sin), _rotated(key, cos_sin)
@@ -123,7 +123,7 @@ def _attention(config: ModelConfig, tensors: LayerTensors, normed: torch.Tensor,
         query,
         key.repeat_interleave(shared, dim=0),
         value.repeat_interleave(shared, dim=0),
-        attn_mask=_allowed(tokens, config.sliding_window),
+        attn_mask=_allowed(tokens, config.attention.sliding_window),
     )
     return mixed.transpose(0, 1).reshape(tokens, -1)
 

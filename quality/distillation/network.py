@@ -102,7 +102,7 @@ class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
         """Logits float32 [N, vocabulary] at `rows`, the places (sequence [N], place [N]) of `token_ids` int64 [B, T].
         Each sequence is one text; tokens behind its end change nothing before it."""
         tokens = token_ids.shape[1]
-        mask = _mask(tokens, self.config.sliding_window, token_ids.device)
+        mask = _mask(tokens, self.config.attention.sliding_window, token_ids.device)
         return self.logits(token_ids, rows, self.cos_sin[:tokens], mask)
 
     def logits(
@@ -154,13 +154,13 @@ class _Layer(nn.Module):  # type: ignore[misc]  # torch is untyped here
             names = [name for name, target in targets.items() if target.projection == projection]
             modules = [f"{prefix}.{targets[name].parent}.{name}" for name in names]
             weight = torch.cat([_matrix(checkpoint, f"{module}.weight", dtype) for module in modules])
-            has_bias = projection == "qkv" and self.config.qkv_bias
+            has_bias = projection == "qkv" and self.config.attention.qkv_bias
             bias = torch.cat([vector(checkpoint, f"{module}.bias") for module in modules]) if has_bias else None
             parts = [(name, targets[name].outputs) for name in names]
             self.projections[projection] = AdaptedProjection(weight, bias, parts, low, generator)
         self.register_buffer("attention_norm", vector(checkpoint, f"{prefix}.input_layernorm.weight"))
         self.register_buffer("mlp_norm", vector(checkpoint, f"{prefix}.post_attention_layernorm.weight"))
-        has_norms = self.config.qk_norm
+        has_norms = self.config.attention.qk_norm
         self.register_buffer("q_norm", vector(checkpoint, f"{prefix}.self_attn.q_norm.weight") if has_norms else None)
         self.register_buffer("k_norm", vector(checkpoint, f"{prefix}.self_attn.k_norm.weight") if has_norms else None)
 

@@ -21,7 +21,7 @@ from inference_core.grammar.workers import TokenMask, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import Adapter, AdapterBank
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.protocol.commands import TokenEvidence
 from inference_core.protocol.kv_blocks import KVIdentity
@@ -140,7 +140,7 @@ class HashModelRunner(ModelRunner):
             head_dim=2,
             max_position=max_context,
             rms_eps=1e-6,
-            rope_theta=1e4,
+            rope=RotaryEmbedding(theta=1e4),
             eos_token_ids=(vocab_size - 1,),
         )
         self.layout = layout

@@ -8,7 +8,7 @@ import torch
 
 from inference_core.attention import AttentionBackend, AttentionBatch, CpuAttention, ReferenceAttention
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.models.transformer import rotary_table
 
 LAYERS = 2
@@ -26,8 +26,8 @@ def config(heads: int, kv_heads: int, head_dim: int, window: int | None = None) 
         head_dim=head_dim,
         max_position=256,
         rms_eps=1e-6,
-        rope_theta=10000.0,
-        sliding_window=window,
+        rope=RotaryEmbedding(theta=10000.0),
+        attention=AttentionFeatures(sliding_window=window),
     )
 
 

@@ -18,7 +18,7 @@ from inference_core.attention import (
     quantize_int8,
 )
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 
@@ -58,8 +58,8 @@ class Cache:
             head_dim=head_dim,
             max_position=1024,
             rms_eps=1e-6,
-            rope_theta=10000.0,
-            sliding_window=window,
+            rope=RotaryEmbedding(theta=10000.0),
+            attention=AttentionFeatures(sliding_window=window),
         )
         self.layout = KVLayout(
             num_layers=1, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype

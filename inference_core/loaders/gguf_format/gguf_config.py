@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, end_of_generation_ids
 from inference_core.loaders.rope_scaling import llama3_scaling, max_context
-from inference_core.model_config import Architecture, ModelConfig, RopeScaling
+from inference_core.model_config import (
+    Architecture,
+    AttentionFeatures,
+    ExpertMixture,
+    ModelConfig,
+    RopeScaling,
+    RotaryEmbedding,
+)
 
 # Keys of llama.cpp that change what some architecture computes, and the architectures for which they are read.
 # Elsewhere a file that sets one to anything but a neutral value is refused: its answers would be wrong.
@@ -228,32 +235,42 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         head_dim=head_dim,
         max_position=max_context(header.path, scaling, length),
         rms_eps=metadata.written("attention.layer_norm_rms_epsilon") / residual**2,
-        rope_theta=metadata.written("rope.freq_base", 10000.0),
-        rope_scaling=scaling,
+        rope=RotaryEmbedding(
+            theta=metadata.written("rope.freq_base", 10000.0),
+            scaling=scaling,
+            dim=None if rotary_dim == head_dim else rotary_dim,
+            local_theta=metadata.written("rope.freq_base_swa", 10000.0) if kind == "gemma3" and windows else None,
+            skipped_layers=tuple(range(_NO_ROPE_PERIOD - 1, num_layers, _NO_ROPE_PERIOD)) if kind == _SMOLLM3 else (),
+        ),
+        attention=AttentionFeatures(
+            qkv_bias="blk.0.attn_q.bias" in header.tensors,
+            output_bias="blk.0.attn_output.bias" in header.tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+            qk_norm_whole=kind == "olmo2",
+            sliding_window=metadata.integer("attention.sliding_window", 4096 if kind == "gemma2" else 0) or None,
+            window_layers=windows,
+            scale=_attention_scale(metadata, num_layers, hidden_size, num_heads),
+            sinks=gpt_oss,
+            softcap=metadata.number("attn_logit_softcapping", 50.0) if kind == "gemma2" else None,
+        ),
+        experts=_experts(metadata, experts, gpt_oss) if experts else None,
         tie_embeddings="output.weight" not in header.tensors,
-        qkv_bias="blk.0.attn_q.bias" in header.tensors,
-        qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
-        qk_norm_whole=kind == "olmo2",
-        output_bias="blk.0.attn_output.bias" in header.tensors,
-        attention_sinks=gpt_oss,
-        sliding_window=metadata.integer("attention.sliding_window", 4096 if kind == "gemma2" else 0) or None,
-        window_layers=windows,
-        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
-        local_rope_theta=metadata.written("rope.freq_base_swa", 10000.0) if kind == "gemma3" and windows else None,
-        no_rope_layers=tuple(range(_NO_ROPE_PERIOD - 1, num_layers, _NO_ROPE_PERIOD)) if kind == _SMOLLM3 else (),
-        attention_scale=_attention_scale(metadata, num_layers, hidden_size, num_heads),
         embedding_scale=math.sqrt(max(hidden_size, 0)) if gemma else _embedding_scale(metadata, residual),
         activation="gelu-tanh" if gemma else "clamped-swiglu" if gpt_oss else "silu",
         pre_norm=kind != "olmo2",
         post_norm=gemma or kind == "olmo2",
-        attention_softcap=metadata.number("attn_logit_softcapping", 50.0) if kind == "gemma2" else None,
         final_softcap=_final_softcap(metadata),
-        num_experts=experts,
-        experts_per_token=metadata.integer("expert_used_count", 0) if experts else 0,
-        normalise_experts=experts > 0 and (gpt_oss or metadata.flag("expert_weights_norm", True)),
-        expert_bias=gpt_oss,
         bos_token_id=_token_id(header, "bos"),
         eos_token_ids=end_of_generation_ids(header),
+    )
+
+
+def _experts(metadata: Metadata, count: int, gpt_oss: bool) -> ExpertMixture:
+    return ExpertMixture(
+        count=count,
+        per_token=metadata.integer("expert_used_count", 0),
+        normalised=gpt_oss or metadata.flag("expert_weights_norm", True),
+        has_bias=gpt_oss,
     )
 
 

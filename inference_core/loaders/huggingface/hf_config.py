@@ -17,7 +17,14 @@ from inference_core.io.files import JSON_ERRORS, prepare_types
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.rope_scaling import Rope, max_context, read_ropes, rope_scaling
-from inference_core.model_config import Activation, Architecture, ModelConfig
+from inference_core.model_config import (
+    Activation,
+    Architecture,
+    AttentionFeatures,
+    ExpertMixture,
+    ModelConfig,
+    RotaryEmbedding,
+)
 
 log = logging.getLogger(__name__)
 
@@ -156,14 +163,9 @@ def read_config(folder: Path) -> ModelConfig:
     config = _config(file, stated)
     _refuse_unsupported(file, config, stated)
     kind, heads = config.model_type, config.num_attention_heads
-    gpt_oss = kind == "gpt_oss"
-    rope, local = read_ropes(file, _rope_settings(config))
-    # Where each kind of layers has its own settings, the key of the whole model has no effect.
-    original = config.original_max_position_embeddings if local is None else None
-    scaling = rope_scaling(file, rope, config.max_position_embeddings, original)
     head_dim = config.head_dim or config.hidden_size // max(heads, 1)
-    gemma, residual = kind in _GEMMAS, _positive(file, "residual_multiplier", config.residual_multiplier)
-    embedding_scale = math.sqrt(config.hidden_size) if gemma else config.embedding_multiplier / residual
+    rope = _rope(file, config, head_dim)
+    residual = _positive(file, "residual_multiplier", config.residual_multiplier)
     return ModelConfig(
         architecture=cast(Architecture, kind),
         vocab_size=config.vocab_size,
@@ -173,39 +175,67 @@ def read_config(folder: Path) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=config.num_key_value_heads or heads,
         head_dim=head_dim,
-        max_position=max_context(file, scaling, config.max_position_embeddings),
+        max_position=max_context(file, rope.scaling, config.max_position_embeddings),
         # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
         # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,
-        rope_theta=rope.rope_theta or config.rope_theta,
-        rope_scaling=scaling,
+        rope=rope,
+        attention=_attention(file, config),
+        experts=_experts(config) if kind in _MIXTURES else None,
         tie_embeddings=config.tie_word_embeddings,
-        qkv_bias=kind == "qwen2" or (gpt_oss and config.attention_bias),
-        output_bias=gpt_oss and config.attention_bias,
-        qk_norm=kind in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"),
-        qk_norm_whole=kind == "olmo2",
-        sliding_window=config.sliding_window if kind in ("mistral", "mixtral", "phi3", "gpt_oss", *_GEMMAS) else None,
-        window_layers=_window_layers(file, config),
-        rotary_dim=_rotary_dim(file, rope.partial_rotary_factor or config.partial_rotary_factor, head_dim),
-        local_rope_theta=_local_theta(config, local) if kind == "gemma3_text" else None,
-        no_rope_layers=_no_rope_layers(config) if kind == "smollm3" else (),
-        attention_scale=_attention_scale(file, config),
-        embedding_scale=embedding_scale,
-        activation="clamped-swiglu" if gpt_oss else _ACTIVATIONS[config.activation],
+        embedding_scale=_embedding_scale(config) / residual,
+        activation="clamped-swiglu" if kind == "gpt_oss" else _ACTIVATIONS[config.activation],
         swiglu_alpha=config.swiglu_alpha,
         swiglu_limit=config.swiglu_limit,
         pre_norm=kind != "olmo2",
         post_norm=kind in ("olmo2", *_GEMMAS),
-        attention_sinks=gpt_oss,
-        attention_softcap=config.attn_logit_softcapping,
         final_softcap=config.final_logit_softcapping,
-        num_experts=(config.num_local_experts or config.num_experts or 8) if kind in _MIXTURES else 0,
-        experts_per_token=config.num_experts_per_tok if kind in _MIXTURES else 0,
-        normalise_experts=kind in ("mixtral", "gpt_oss") or config.norm_topk_prob,
-        expert_bias=gpt_oss,
         bos_token_id=config.bos_token_id,
         eos_token_ids=end_token_ids(folder),
     )
+
+
+def _rope(file: Path, config: _Config, head_dim: int) -> RotaryEmbedding:
+    rope, local = read_ropes(file, _rope_settings(config))
+    # Where each kind of layers has its own settings, the key of the whole model has no effect.
+    original = config.original_max_position_embeddings if local is None else None
+    return RotaryEmbedding(
+        theta=rope.rope_theta or config.rope_theta,
+        scaling=rope_scaling(file, rope, config.max_position_embeddings, original),
+        dim=_rotary_dim(file, rope.partial_rotary_factor or config.partial_rotary_factor, head_dim),
+        local_theta=_local_theta(config, local) if config.model_type == "gemma3_text" else None,
+        skipped_layers=_no_rope_layers(config) if config.model_type == "smollm3" else (),
+    )
+
+
+def _attention(file: Path, config: _Config) -> AttentionFeatures:
+    kind = config.model_type
+    gpt_oss, has_window = kind == "gpt_oss", kind in ("mistral", "mixtral", "phi3", "gpt_oss", *_GEMMAS)
+    return AttentionFeatures(
+        qkv_bias=kind == "qwen2" or (gpt_oss and config.attention_bias),
+        output_bias=gpt_oss and config.attention_bias,
+        qk_norm=kind in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"),
+        qk_norm_whole=kind == "olmo2",
+        sliding_window=config.sliding_window if has_window else None,
+        window_layers=_window_layers(file, config),
+        scale=_attention_scale(file, config),
+        sinks=gpt_oss,
+        softcap=config.attn_logit_softcapping,
+    )
+
+
+def _experts(config: _Config) -> ExpertMixture:
+    kind = config.model_type
+    return ExpertMixture(
+        count=config.num_local_experts or config.num_experts or 8,
+        per_token=config.num_experts_per_tok,
+        normalised=kind in ("mixtral", "gpt_oss") or config.norm_topk_prob,
+        has_bias=kind == "gpt_oss",
+    )
+
+
+def _embedding_scale(config: _Config) -> float:
+    return math.sqrt(config.hidden_size) if config.model_type in _GEMMAS else config.embedding_multiplier
 
 
 def _rope_settings(config: _Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.kernels.attention_kernels import bench_attention
 from benchmarks.kernels.machine_peaks import MachinePeaks
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 from inference_core.native import cpu
 
 pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="kernels not built")
@@ -20,7 +20,7 @@ CONFIG = ModelConfig(
     head_dim=16,
     max_position=128,
     rms_eps=1e-5,
-    rope_theta=1e4,
+    rope=RotaryEmbedding(theta=1e4),
 )
 PEAKS = MachinePeaks(
     instruction_set="none",

@@ -78,7 +78,8 @@ class TinyModels:
         }
         write_gguf(path, tensors, architecture=architecture, settings=settings)
         config = open_checkpoint(path, folder).config
-        assert (config.qkv_bias, config.qk_norm) == (weights.get("bias", False), weights.get("norms", False))
+        assert config.attention.qkv_bias == weights.get("bias", False)
+        assert config.attention.qk_norm == weights.get("norms", False)
         return path
 
     def device_runner(

@@ -64,7 +64,7 @@ def oracle(cache: Path) -> transformers.PreTrainedModel:
         head_dim=shape.head_dim,
         max_position_embeddings=shape.max_position,
         rms_norm_eps=shape.rms_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope.theta},
         tie_word_embeddings=True,
     )
     with torch.device("meta"):

@@ -12,7 +12,7 @@ from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loading.load_core import runner_of
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
@@ -25,18 +25,20 @@ pytestmark = [
 SLAB = 32768
 PLAIN = ModelConfig(
     architecture="mistral", vocab_size=208, hidden_size=64, intermediate_size=96, num_layers=4, num_heads=4,
-    num_kv_heads=2, head_dim=16, max_position=1024, rms_eps=1e-5, rope_theta=1e4,
+    num_kv_heads=2, head_dim=16, max_position=1024, rms_eps=1e-5, rope=RotaryEmbedding(theta=1e4),
 )  # fmt: skip
 CONFIGS = {
     "gemma2": msgspec.structs.replace(
-        PLAIN, architecture="gemma2", embedding_scale=8.0, activation="gelu-tanh", post_norm=True, sliding_window=40,
-        window_layers=(0, 2), attention_softcap=3.0, final_softcap=2.0, tie_embeddings=True,
+        PLAIN, architecture="gemma2", embedding_scale=8.0, activation="gelu-tanh", post_norm=True,
+        attention=AttentionFeatures(sliding_window=40, window_layers=(0, 2), softcap=3.0),
+        final_softcap=2.0, tie_embeddings=True,
     ),
     "gemma3": msgspec.structs.replace(
         PLAIN, architecture="gemma3_text", num_layers=8, embedding_scale=8.0, activation="gelu-tanh", post_norm=True,
-        qk_norm=True, sliding_window=32, window_layers=(0, 1, 2, 3, 4, 6, 7), local_rope_theta=1e3,
+        attention=AttentionFeatures(qk_norm=True, sliding_window=32, window_layers=(0, 1, 2, 3, 4, 6, 7)),
+        rope=RotaryEmbedding(theta=1e4, local_theta=1e3),
     ),
-    "mistral": msgspec.structs.replace(PLAIN, sliding_window=50),
+    "mistral": msgspec.structs.replace(PLAIN, attention=AttentionFeatures(sliding_window=50)),
 }  # fmt: skip
 SYSTEM = [(7 * i) % 200 for i in range(150)]
 Answers = dict[tuple[str, int], tuple[list[int], list[float]]]
@@ -215,7 +217,9 @@ def test_a_running_sequence_holds_no_more_than_its_windows_see(name: str, cache:
 
 
 def test_windows_that_save_nothing_leave_blocks_of_all_layers(cache: Path) -> None:
-    config = msgspec.structs.replace(CONFIGS["gemma2"], sliding_window=1024)
+    config = CONFIGS["gemma2"]
+    attention = msgspec.structs.replace(config.attention, sliding_window=1024)
+    config = msgspec.structs.replace(config, attention=attention)
     spec = ModelSpec(name="m", path="m", compute="bfloat16")
     whole = CoreSpec(models=[spec], arena_bytes=SLAB, slab_bytes=SLAB)
     runner = runner_of(spec, RandomCheckpoint(config, "BF16"), whole, allocate_arena(SLAB), cache)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from inference_core.kv_cache.layout import KVLayout, WindowGroups, group_layers, grouped
 from inference_core.kv_cache.memory_plan import KVDemand
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.placement.hardware import Device, Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import weight_format
@@ -20,8 +20,11 @@ def shape(layers: int, kv_heads: int, head_dim: int, window: int, is_full: int |
     return ModelConfig(
         architecture="gemma2", vocab_size=256000, hidden_size=2048, intermediate_size=8192, num_layers=layers,
         num_heads=8 * kv_heads, num_kv_heads=kv_heads, head_dim=head_dim, max_position=131072, rms_eps=1e-6,
-        rope_theta=1e4, sliding_window=window,
-        window_layers=None if is_full is None else tuple(i for i in range(layers) if (i + 1) % is_full),
+        rope=RotaryEmbedding(theta=1e4),
+        attention=AttentionFeatures(
+            sliding_window=window,
+            window_layers=None if is_full is None else tuple(i for i in range(layers) if (i + 1) % is_full),
+        ),
     )  # fmt: skip
 
 
@@ -75,12 +78,13 @@ def test_every_layer_has_a_place_of_its_own(name: str) -> None:
 def test_windows_that_save_nothing_change_nothing() -> None:
     config = REAL["gemma-2-2b"][0]
     assert grouped(layout_of(config), config, 4096) == layout_of(config)
-    plain = msgspec.structs.replace(config, sliding_window=None, window_layers=None)
+    plain = msgspec.structs.replace(config, attention=AttentionFeatures())
     assert grouped(layout_of(plain), plain, CONTEXT) == layout_of(plain)
     # One layer in ten has a window: its group would be as large as that of the nine others.
-    few = msgspec.structs.replace(config, num_layers=10, window_layers=(4,))
+    one_window = msgspec.structs.replace(config.attention, window_layers=(4,))
+    few = msgspec.structs.replace(config, num_layers=10, attention=one_window)
     assert grouped(layout_of(few), few, CONTEXT) == layout_of(few)
-    narrow = msgspec.structs.replace(config, sliding_window=8)
+    narrow = msgspec.structs.replace(config, attention=msgspec.structs.replace(config.attention, sliding_window=8))
     assert grouped(layout_of(narrow), narrow, CONTEXT) == layout_of(narrow)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVDtype, kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, format_bytes, plan_memory
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 
 GIB = 2**30
 
@@ -134,7 +134,7 @@ def test_the_plan_of_a_model_uses_its_own_shape() -> None:
         head_dim=64,
         max_position=8192,
         rms_eps=1e-5,
-        rope_theta=1e5,
+        rope=RotaryEmbedding(theta=1e5),
     )
 
     assert KVDemand.of_model(config, length=1, batch=1, dtype="bfloat16").total_bytes == 2 * 30 * 3 * 64 * 2

@@ -13,7 +13,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.rope_scaling import llama3_factors
 from inference_core.loaders.tensor_views import View
-from inference_core.model_config import ModelConfig, RopeScaling
+from inference_core.model_config import AttentionFeatures, ModelConfig, RopeScaling, RotaryEmbedding
 from tests.inference_core.tiny_gguf import (
     HEAD_DIM,
     HEADS,
@@ -90,8 +90,8 @@ def test_qwen_rows_stay_in_place(tmp_path: Path, architecture: str) -> None:
 
     for name, values in weights.items():
         np.testing.assert_array_equal(dequantize(checkpoint.tensors[name]), values)
-    assert checkpoint.config.qkv_bias == (architecture == "qwen2")
-    assert checkpoint.config.qk_norm == (architecture == "qwen3")
+    assert checkpoint.config.attention.qkv_bias == (architecture == "qwen2")
+    assert checkpoint.config.attention.qk_norm == (architecture == "qwen3")
 
 
 def test_settings_become_a_model_config(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_settings_become_a_model_config(tmp_path: Path) -> None:
         head_dim=HEAD_DIM,
         max_position=128,
         rms_eps=1e-6,
-        rope_theta=500000.0,
+        rope=RotaryEmbedding(theta=500000.0),
         tie_embeddings=True,
-        sliding_window=64,
+        attention=AttentionFeatures(sliding_window=64),
         bos_token_id=1,
         eos_token_ids=(2, 7),
     )
@@ -143,8 +143,8 @@ def test_llama3_scaling_is_recovered_from_its_factors(tmp_path: Path) -> None:
     config = open_checkpoint(write_gguf(tmp_path / "m.gguf", weights, settings=settings, raw=raw)).config
 
     assert ((factors > 1) & (factors < 8)).sum() >= 2, "the case must have blended frequencies"
-    assert config.rope_scaling is not None
-    np.testing.assert_allclose(llama3_factors(config.rope_scaling, 500000.0, 64), factors, rtol=1e-4)
+    assert config.rope.scaling is not None
+    np.testing.assert_allclose(llama3_factors(config.rope.scaling, 500000.0, 64), factors, rtol=1e-4)
 
 
 def test_llama3_factors_equal_those_of_transformers() -> None:
@@ -172,7 +172,7 @@ def test_linear_rope_scaling_is_read(tmp_path: Path) -> None:
     settings = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     path = write_gguf(tmp_path / "m.gguf", decoder_weights(), settings=settings)
 
-    assert open_checkpoint(path).config.rope_scaling == RopeScaling(kind="linear", factor=4.0)
+    assert open_checkpoint(path).config.rope.scaling == RopeScaling(kind="linear", factor=4.0)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_real_model_opens(smollm2: Path) -> None:
 
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (30, 9, 3, 64)
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (49152, 576, 1536)
-    assert (config.rope_theta, config.rms_eps, config.max_position) == (100000.0, 1e-5, 8192)
+    assert (config.rope.theta, config.rms_eps, config.max_position) == (100000.0, 1e-5, 8192)
     assert config.tie_embeddings
     assert config.eos_token_ids == (2, 0)
 

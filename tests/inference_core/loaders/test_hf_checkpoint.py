@@ -74,8 +74,9 @@ def test_every_architecture_loads_as_transformers_saved_it(
     assert config.architecture == model.config.model_type
     assert config.head_dim == options.get("head_dim", 8)
     assert config.tie_embeddings == options.get("tie_word_embeddings", False)
-    assert config.sliding_window == options.get("sliding_window")
-    assert (config.qkv_bias, config.qk_norm) == (model_type is Qwen2ForCausalLM, model_type is Qwen3ForCausalLM)
+    assert config.attention.sliding_window == options.get("sliding_window")
+    assert config.attention.qkv_bias == (model_type is Qwen2ForCausalLM)
+    assert config.attention.qk_norm == (model_type is Qwen3ForCausalLM)
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
     assert (config.max_position, config.rms_eps) == (64, model.config.rms_norm_eps)
 
@@ -109,8 +110,8 @@ def test_rope_settings_are_read_from_new_and_old_files(tmp_path: Path) -> None:
 
     old = open_checkpoint(tmp_path).config
 
-    assert new.rope_theta == 500000.0
-    assert new.rope_scaling == RopeScaling(kind="llama3", factor=8.0, original_max_position=32)
+    assert new.rope.theta == 500000.0
+    assert new.rope.scaling == RopeScaling(kind="llama3", factor=8.0, original_max_position=32)
     assert old == new
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.lora.adapter import Adapter, adapter_targets
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TINY = ModelConfig(
@@ -26,7 +26,7 @@ TINY = ModelConfig(
     head_dim=16,
     max_position=256,
     rms_eps=1e-5,
-    rope_theta=1e4,
+    rope=RotaryEmbedding(theta=1e4),
 )
 
 

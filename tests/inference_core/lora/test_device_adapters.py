@@ -19,6 +19,7 @@ from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter import adapter_targets
 from inference_core.lora.adapter_file import read_adapter
+from inference_core.model_config import ExpertMixture, RotaryEmbedding
 from inference_core.model_spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.rank_runner import DeviceStage
@@ -164,8 +165,8 @@ BEYOND_LLAMA: dict[str, dict[str, Any]] = {
         "activation": "gelu-tanh",
         "final_softcap": 3.0,
     },
-    "experts": {"architecture": "mixtral", "num_experts": 4, "experts_per_token": 2, "normalise_experts": True},
-    "part of a head rotated": {"architecture": "phi3", "rotary_dim": 12},
+    "experts": {"architecture": "mixtral", "experts": ExpertMixture(count=4, per_token=2, normalised=True)},
+    "part of a head rotated": {"architecture": "phi3", "rope": RotaryEmbedding(theta=1e4, dim=12)},
 }
 
 
@@ -194,7 +195,7 @@ def test_decoders_with_other_features_equal_the_models_with_an_adapter_merged(
 
 def test_parts_without_adapters_keep_their_places_for_the_kernels(tmp_path: Path) -> None:
     """Kernels count the parts of a projection from its first output."""
-    config = msgspec.structs.replace(TINY, rotary_dim=12)
+    config = msgspec.structs.replace(TINY, rope=RotaryEmbedding(theta=1e4, dim=12))
     bank = DeviceAdapterBank(config, 2, 4, torch.float32, CPU)
     bank.install(1, bank.read(write_adapter(tmp_path / "adapter", config, modules=("v_proj",))))
     slots = bank.layers[0]["qkv"]

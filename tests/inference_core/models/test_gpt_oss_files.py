@@ -22,7 +22,7 @@ from inference_core.loaders.huggingface.hf_config import read_config, read_layer
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loading.load_core import layout_of
-from inference_core.model_config import RopeScaling
+from inference_core.model_config import ExpertMixture, RopeScaling
 from inference_core.model_spec import Compute, ModelSpec
 from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_decoder
@@ -193,9 +193,9 @@ def test_a_file_without_rotary_settings_has_those_of_gpt_oss(tmp_path: Path) -> 
 
     read = open_checkpoint(tmp_path).config
 
-    assert read.rope_theta == 150000.0
-    assert read.window_layers == (0, 2)
-    assert read.rope_scaling == RopeScaling(
+    assert read.rope.theta == 150000.0
+    assert read.attention.window_layers == (0, 2)
+    assert read.rope.scaling == RopeScaling(
         kind="yarn", factor=32.0, original_max_position=4096, truncate=False, attention_factor=0.1 * np.log(32) + 1
     )
 
@@ -222,15 +222,13 @@ def test_the_settings_of_the_published_model_are_read(tmp_path: Path) -> None:
 
     read = read_config(tmp_path)
 
-    assert (read.num_experts, read.experts_per_token, read.normalise_experts, read.expert_bias) == (32, 4, True, True)
-    assert (read.qkv_bias, read.output_bias, read.attention_sinks, read.activation) == (
-        True,
-        True,
-        True,
-        "clamped-swiglu",
-    )
-    assert (read.sliding_window, read.window_of(0), read.window_of(1), read.max_position) == (128, 128, None, 131072)
-    assert read.rope_scaling is not None
-    assert (read.rope_scaling.factor, read.rope_scaling.truncate, read.rope_theta) == (32.0, False, 150000)
+    assert read.experts == ExpertMixture(count=32, per_token=4, normalised=True, has_bias=True)
+    assert read.activation == "clamped-swiglu"
+    attention = read.attention
+    assert (attention.qkv_bias, attention.output_bias, attention.sinks) == (True, True, True)
+    assert (attention.sliding_window, read.window_of(0), read.window_of(1)) == (128, 128, None)
+    assert read.max_position == 131072
+    assert read.rope.scaling is not None
+    assert (read.rope.scaling.factor, read.rope.scaling.truncate, read.rope.theta) == (32.0, False, 150000)
     assert read.eos_token_ids == (200002, 199999, 200012)
     assert read_layer_format(tmp_path) == "mxfp4"

@@ -12,7 +12,7 @@ from inference_core.execution.logits_runner import DecoderRunner
 from inference_core.execution.native_runner import NativeDecoder
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ExpertMixture, ModelConfig, RotaryEmbedding
 from inference_core.model_spec import ModelSpec
 from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
@@ -24,30 +24,41 @@ SLAB = 2 << 20
 GREEDY = SampleSpec(SamplingParams(temperature=0), [], [], 0, 0, ())
 PLAIN = ModelConfig(
     architecture="llama", vocab_size=200, hidden_size=64, intermediate_size=96, num_layers=4, num_heads=4,
-    num_kv_heads=2, head_dim=32, max_position=512, rms_eps=1e-5, rope_theta=1e4,
+    num_kv_heads=2, head_dim=32, max_position=512, rms_eps=1e-5, rope=RotaryEmbedding(theta=1e4),
 )  # fmt: skip
 CONFIGS = {
     "gemma2": msgspec.structs.replace(
-        PLAIN, architecture="gemma2", embedding_scale=8.0, activation="gelu-tanh", post_norm=True, sliding_window=24,
-        window_layers=(0, 2), attention_softcap=3.0, final_softcap=2.0, attention_scale=0.3, tie_embeddings=True,
+        PLAIN, architecture="gemma2", embedding_scale=8.0, activation="gelu-tanh", post_norm=True,
+        attention=AttentionFeatures(sliding_window=24, window_layers=(0, 2), softcap=3.0, scale=0.3),
+        final_softcap=2.0, tie_embeddings=True,
     ),
     "gemma3": msgspec.structs.replace(
-        PLAIN, architecture="gemma3_text", embedding_scale=8.0, activation="gelu-tanh", post_norm=True, qk_norm=True,
-        sliding_window=24, window_layers=(0, 1, 3), local_rope_theta=1e3,
+        PLAIN, architecture="gemma3_text", embedding_scale=8.0, activation="gelu-tanh", post_norm=True,
+        attention=AttentionFeatures(qk_norm=True, sliding_window=24, window_layers=(0, 1, 3)),
+        rope=RotaryEmbedding(theta=1e4, local_theta=1e3),
     ),
     "olmo2": msgspec.structs.replace(
-        PLAIN, architecture="olmo2", pre_norm=False, post_norm=True, qk_norm=True, qk_norm_whole=True
+        PLAIN, architecture="olmo2", pre_norm=False, post_norm=True,
+        attention=AttentionFeatures(qk_norm=True, qk_norm_whole=True),
     ),
     "experts": msgspec.structs.replace(
-        PLAIN, architecture="qwen3_moe", num_experts=8, experts_per_token=2, intermediate_size=64, qk_norm=True
+        PLAIN, architecture="qwen3_moe", intermediate_size=64,
+        experts=ExpertMixture(count=8, per_token=2), attention=AttentionFeatures(qk_norm=True),
     ),
     "gpt-oss": msgspec.structs.replace(
-        PLAIN, architecture="gpt_oss", num_experts=8, experts_per_token=2, intermediate_size=64, normalise_experts=True,
-        sliding_window=24, window_layers=(0, 2), attention_sinks=True, qkv_bias=True, output_bias=True,
-        expert_bias=True, activation="clamped-swiglu", swiglu_limit=0.5,
+        PLAIN, architecture="gpt_oss", intermediate_size=64,
+        experts=ExpertMixture(count=8, per_token=2, normalised=True, has_bias=True),
+        attention=AttentionFeatures(
+            sliding_window=24, window_layers=(0, 2), sinks=True, qkv_bias=True, output_bias=True
+        ),
+        activation="clamped-swiglu", swiglu_limit=0.5,
     ),
-    "clamped": msgspec.structs.replace(PLAIN, activation="clamped-swiglu", swiglu_limit=0.5, attention_sinks=True),
-    "smollm3": msgspec.structs.replace(PLAIN, architecture="smollm3", no_rope_layers=(1, 3), rotary_dim=16),
+    "clamped": msgspec.structs.replace(
+        PLAIN, activation="clamped-swiglu", swiglu_limit=0.5, attention=AttentionFeatures(sinks=True)
+    ),
+    "smollm3": msgspec.structs.replace(
+        PLAIN, architecture="smollm3", rope=RotaryEmbedding(theta=1e4, skipped_layers=(1, 3), dim=16)
+    ),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.loaders.decoder_tensors import Shape
 from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.parallel.meshes import share
@@ -23,17 +23,17 @@ from tests.inference_core.parallel.meshes import share
 T = TypeVar("T")
 BASE = ModelConfig(
     architecture="llama", vocab_size=96, hidden_size=128, intermediate_size=256, num_layers=2, num_heads=8,
-    num_kv_heads=4, head_dim=32, max_position=256, rms_eps=1e-5, rope_theta=1e4,
+    num_kv_heads=4, head_dim=32, max_position=256, rms_eps=1e-5, rope=RotaryEmbedding(theta=1e4),
 )  # fmt: skip
 SHAPES = {
     "llama": BASE,
     "tied": replace(BASE, tie_embeddings=True),
-    "qwen2": replace(BASE, architecture="qwen2", qkv_bias=True),
-    "qwen3": replace(BASE, architecture="qwen3", qk_norm=True),
-    "window": replace(BASE, architecture="mistral", sliding_window=7),
+    "qwen2": replace(BASE, architecture="qwen2", attention=AttentionFeatures(qkv_bias=True)),
+    "qwen3": replace(BASE, architecture="qwen3", attention=AttentionFeatures(qk_norm=True)),
+    "window": replace(BASE, architecture="mistral", attention=AttentionFeatures(sliding_window=7)),
     "one-kv-head": replace(BASE, num_kv_heads=1),
     "as-many-kv-heads": replace(BASE, num_kv_heads=8),
-    "nine-heads": replace(BASE, num_heads=9, num_kv_heads=3, qkv_bias=True),
+    "nine-heads": replace(BASE, num_heads=9, num_kv_heads=3, attention=AttentionFeatures(qkv_bias=True)),
 }
 PROMPT = [5, 90, 3, 41, 77, 2, 64, 18, 33, 9, 81, 50]
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import MeshError
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 from inference_core.parallel.mesh import Mesh, SplitUnits, divide, split, split_heads
 
 SEVENTY_B = ModelConfig(
     architecture="llama", vocab_size=128_256, hidden_size=8192, intermediate_size=28_672, num_layers=80, num_heads=64,
-    num_kv_heads=8, head_dim=128, max_position=8192, rms_eps=1e-5, rope_theta=5e5,
+    num_kv_heads=8, head_dim=128, max_position=8192, rms_eps=1e-5, rope=RotaryEmbedding(theta=5e5),
 )  # fmt: skip
 SMOLLM2 = msgspec.structs.replace(
     SEVENTY_B, vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9, num_kv_heads=3,

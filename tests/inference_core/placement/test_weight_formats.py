@@ -53,8 +53,8 @@ def test_the_ranks_hold_all_linear_weights_once_and_norms_on_every_shard(name: s
     twice = config.tie_embeddings and mesh.pipeline > 1
     assert sum(rank.vocabulary for rank in ranks) == whole.vocabulary * (2 if twice else 1)
     norms = (2 * config.num_layers + 1) * config.hidden_size
-    biases = config.num_layers * (config.num_heads + 2 * config.num_kv_heads) * config.head_dim * config.qkv_bias
-    assert sum(rank.vectors for rank in ranks) == norms * mesh.tensor + biases
+    biases = config.num_layers * (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    assert sum(rank.vectors for rank in ranks) == norms * mesh.tensor + biases * config.attention.qkv_bias
 
 
 def test_devices_are_given_the_format_that_they_multiply_best() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.quantization.method import SITES, ActivationStatistics, LayerTensors, Site, layer_forward
 from tests.inference_core.quantization.synthetic_layers import weights
 from tests.inference_core.quantization.tiny_model import HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS
@@ -18,8 +18,8 @@ CONFIG = ModelConfig(
     head_dim=HEAD_DIM,
     max_position=128,
     rms_eps=1e-6,
-    rope_theta=1e4,
-    qkv_bias=True,
+    rope=RotaryEmbedding(theta=1e4),
+    attention=AttentionFeatures(qkv_bias=True),
 )
 
 

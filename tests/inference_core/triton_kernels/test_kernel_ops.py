@@ -9,7 +9,7 @@ import torch
 from inference_core.attention import AttentionBackend, AttentionBatch, ReferenceAttention
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import AttentionFeatures, ModelConfig, RotaryEmbedding
 from inference_core.models.transformer import rotary_table
 from inference_core.triton_kernels import ops
 from inference_core.triton_kernels.layer_cache import LayerCache
@@ -59,7 +59,7 @@ class OpsAttention(AttentionBackend):
     def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
         tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
         cache = ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
-        window = self.config.sliding_window or 0
+        window = self.config.attention.sliding_window or 0
         torch.ops.aio.paged_attention(
             out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], 0, [], window, 0.0, *cache
         )
@@ -179,8 +179,8 @@ def config(window: int | None) -> ModelConfig:
         head_dim=D,
         max_position=64,
         rms_eps=1e-6,
-        rope_theta=10000.0,
-        sliding_window=window,
+        rope=RotaryEmbedding(theta=10000.0),
+        attention=AttentionFeatures(sliding_window=window),
     )
 
 

@@ -17,7 +17,7 @@ from inference_core.device.step_inputs import Capacity, StepInputs, bytes_of
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.device import DenseLinear, EightBitLinear
 from inference_core.linear.linear import Linear
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import ModelConfig, RotaryEmbedding
 from inference_core.models.transformer import DecoderLayer, DenseMlp, rotary_table
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels import ops
@@ -37,7 +37,7 @@ CONFIG = ModelConfig(
     head_dim=HEAD_DIM,
     max_position=64,
     rms_eps=1e-6,
-    rope_theta=10000.0,
+    rope=RotaryEmbedding(theta=10000.0),
 )
 LAYOUT = KVLayout(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, block_size=16, dtype="bfloat16")
 CAPACITY = Capacity(tokens=16, sequences=2, draws=2, table_updates=8, adapter_slots=1)

@@ -20,6 +20,7 @@ from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, 
 from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
 from inference_core.engine.core import Core
 from inference_core.loaders.decoder_tensors import SHAPES
+from inference_core.model_config import ExpertMixture
 from inference_core.model_spec import DeviceGroupSpec
 from inference_core.parallel.load_group import load_group
 from inference_core.placement.hardware import devices, reported_device
@@ -184,7 +185,7 @@ def test_an_unknown_card_and_a_mixture_get_no_roofline() -> None:
     unknown = with_roofline(measured("NVIDIA T400"), 1, {"m": SHAPES["llama-3.1-8b"]})
     assert unknown.notes == ["no roofline: the table of cards has no 'NVIDIA T400'"]
     assert unknown.models[0].decode[0].roofline is None
-    mixture = msgspec.structs.replace(SHAPES["llama-3.1-8b"], num_experts=8, experts_per_token=2)
+    mixture = msgspec.structs.replace(SHAPES["llama-3.1-8b"], experts=ExpertMixture(count=8, per_token=2))
     assert with_roofline(measured("NVIDIA L4"), 1, {"m": mixture}).models[0].prefill_roofline is None
 
 
