@@ -38,10 +38,13 @@ LARGE = {
     # Their bases are what every request has recorded, and what an attempt cost.
     "quality/records/record.py::Attempt": 27,
     "quality/records/record.py::Record": 29,
+    # Tables of aio.toml, whose fields are names for users; each is checked and read by a few functions of its own.
     "tiers/catalog/catalog.py::TargetSpec": 26,
     "tiers/catalog/tier_spec.py::RemoteSpec": 25,
     "tiers/catalog/tier_spec.py::TierSpec": 25,
+    # Its base is what a tier is asked for; the others say how the request is served and recorded.
     "tiers/conversation.py::ReadRequest": 31,
+    # Forms of providers' APIs.
     "tiers/dialects/chat_chunk.py::ChatUsage": 23,
     "tiers/dialects/chat_schemas.py::ChatRequest": 46,
     "tiers/dialects/chat_schemas.py::CompletionRequest": 27,
