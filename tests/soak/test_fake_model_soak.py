@@ -4,7 +4,7 @@ import gc
 from random import Random
 
 import pytest
-from traffic import Traffic, resident_bytes
+from traffic import Soak, Traffic, resident_bytes
 
 from inference_core.engine.core import Core
 from inference_core.engine.sequence import choice_seed
@@ -36,87 +36,23 @@ class CountingRunner(HashModelRunner):
         return super().run(plan)
 
 
-class Soak:
-    """A core under traffic, with every answer checked against one computed without batch, blocks or cache."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        memory = bytearray(SLABS * SLAB_BYTES)
-        self.runners = {
-            name: CountingRunner(
-                name,
-                memory,
-                SLAB_BYTES,
-                block_size=4,
-                width=width,
-                max_context=120,
-                eos_probability=0.02,
-                clock=self.clock,
-                seconds_per_step=0.002,
-                seconds_per_token=0.0005,
-            )
-            for name, width in WIDTHS.items()
-        }
-        self.core = Core(
-            self.runners,
-            arena_bytes=len(memory),
-            slab_bytes=SLAB_BYTES,
-            knobs=Knobs(max_num_batched_tokens=64, max_num_seqs=24, prefill_chunk=16, ageing_seconds=0.5),
-            clock=self.clock,
-            seed=1,
+def hash_runners(clock: Clock) -> dict[str, CountingRunner]:
+    memory = bytearray(SLABS * SLAB_BYTES)
+    return {
+        name: CountingRunner(
+            name,
+            memory,
+            SLAB_BYTES,
+            block_size=4,
+            width=width,
+            max_context=120,
+            eos_probability=0.02,
+            clock=clock,
+            seconds_per_step=0.002,
+            seconds_per_token=0.0005,
         )
-        self.traffic = Traffic(
-            list(WIDTHS), seed=11, vocab_size=999, longest_prefix=40, longest_tail=20, longest_answer=24
-        )
-        self.live: dict[str, AddRequest] = {}
-        self.said: dict[tuple[str, int], list[int]] = {}
-        self.leaving: dict[str, int] = {}
-        self.ends: dict[str, int] = {}
-        self.answered = 0
-        self.steps = 0
-
-    def run(self, requests: int) -> None:
-        """Send `requests` more and wait for all of them."""
-        sent = 0
-        while sent < requests or self.live:
-            while sent < requests and len(self.live) < IN_FLIGHT:
-                self._send()
-                sent += 1
-            self._note(self.core.step())
-            self.steps += 1
-            for request_id in [r for r, step in self.leaving.items() if step <= self.steps]:
-                self._note(self.core.abort(request_id))
-            if self.answered % 50 == 0:
-                self.core.check_integrity()
-
-    def _send(self) -> None:
-        request = self.traffic.next(self.clock())
-        self.core.add(request)
-        self.live[request.request_id] = request
-        self.said |= {(request.request_id, index): [] for index in range(request.n)}
-        if self.traffic.is_impatient():
-            self.leaving[request.request_id] = self.steps + request.sampling.max_tokens // 2
-
-    def _note(self, outputs: list[SequenceOutput]) -> None:
-        for output in outputs:
-            key = (output.request_id, output.index)
-            self.said[key] += output.token_ids
-            if output.finish_reason is not None:
-                self._check(self.live[output.request_id], output.index, self.said.pop(key), output.finish_reason)
-                if not any((output.request_id, index) in self.said for index in range(self.live[output.request_id].n)):
-                    del self.live[output.request_id]
-                    self.leaving.pop(output.request_id, None)
-                    self.answered += 1
-
-    def _check(self, request: AddRequest, index: int, said: list[int], reason: str) -> None:
-        self.ends[reason] = self.ends.get(reason, 0) + 1
-        assert request.sampling.seed is not None
-        seed = choice_seed(request.sampling.seed, index)
-        runner = self.runners[request.model]
-        truth = runner.expected_tokens(request.prompt_token_ids, request.sampling.max_tokens, request.sampling, seed)
-        if reason in ("abort", "error"):
-            truth = truth[: len(said)]
-        assert said == truth, f"{request.request_id}/{index} of {request.model} said {said}, not {truth}"
+        for name, width in WIDTHS.items()
+    }
 
 
 @pytest.mark.slow
@@ -124,7 +60,29 @@ class Soak:
 def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Aborts, priorities, prefix sharing, lost steps, reused slabs: every answer right, memory constant."""
     caplog.set_level("CRITICAL", logger="inference_core.engine.step_executor")
-    soak = Soak()
+    clock = Clock()
+    runners = hash_runners(clock)
+
+    def check(request: AddRequest, output: SequenceOutput, said: list[int]) -> None:
+        """Compare an answer with one computed without batch, blocks or cache."""
+        assert request.sampling.seed is not None
+        seed = choice_seed(request.sampling.seed, output.index)
+        runner = runners[request.model]
+        truth = runner.expected_tokens(request.prompt_token_ids, request.sampling.max_tokens, request.sampling, seed)
+        if output.finish_reason in ("abort", "error"):
+            truth = truth[: len(said)]
+        assert said == truth, f"{request.request_id}/{output.index} of {request.model} said {said}, not {truth}"
+
+    core = Core(
+        runners,
+        arena_bytes=SLABS * SLAB_BYTES,
+        slab_bytes=SLAB_BYTES,
+        knobs=Knobs(max_num_batched_tokens=64, max_num_seqs=24, prefill_chunk=16, ageing_seconds=0.5),
+        clock=clock,
+        seed=1,
+    )
+    traffic = Traffic(list(WIDTHS), seed=11, vocab_size=999, longest_prefix=40, longest_tail=20, longest_answer=24)
+    soak = Soak(core, traffic, clock, check, IN_FLIGHT)
     soak.run(WARM_UP)
     gc.collect()
     warm = resident_bytes()
@@ -133,12 +91,11 @@ def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCapture
     growth = resident_bytes() - warm
     assert soak.answered == REQUESTS
     assert growth < NOISE_BYTES, f"{growth} bytes more than after {WARM_UP} requests"
-    soak.core.check_integrity()
-    stats = soak.core.stats()
+    stats = core.stats()
     # The soak is useful only if it reached the critical paths.
     assert soak.ends.keys() >= {"stop", "length", "abort"}
     assert all(model.preemptions > 100 and model.prefix_hit_tokens > 10_000 for model in stats.models)
-    assert all(runner.copies > 0 for runner in soak.runners.values())
+    assert all(runner.copies > 0 for runner in runners.values())
     assert all(model.running == model.waiting == model.blocks_in_use == 0 for model in stats.models)
-    soak.core.set_knobs({"prefix_caching": False})
-    assert soak.core.stats().slabs_free == SLABS
+    core.set_knobs({"prefix_caching": False})
+    assert core.stats().slabs_free == SLABS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from traffic import Traffic, resident_bytes
+from traffic import Soak, Traffic, resident_bytes
 
 from inference_core.engine.core import Core
 from inference_core.loading.load_core import load_core
@@ -58,48 +58,18 @@ class RealSoak:
 
     def run(self, number: int, requests: int, state: State) -> None:
         """One round; its traffic is a function of `number` only."""
-        traffic = Traffic(
-            ["m"], seed=number, vocab_size=49_152, longest_prefix=40, longest_tail=12, longest_answer=8, greedy=True
-        )
-        sent = 0
-        live: dict[str, AddRequest] = {}
-        said: dict[tuple[str, int], list[int]] = {}
-        leaving: dict[str, int] = {}
         full: list[tuple[AddRequest, list[int]]] = []
-        steps = 0
 
-        def note(outputs: list[SequenceOutput]) -> None:
-            for output in outputs:
-                key = (output.request_id, output.index)
-                assert output.error is None, output.error
-                said[key] += output.token_ids
-                if output.finish_reason is None:
-                    continue
-                state.ends[output.finish_reason] = state.ends.get(output.finish_reason, 0) + 1
-                tokens = said.pop(key)
-                if output.finish_reason == "length":
-                    full.append((live[output.request_id], tokens))
-                if not any((output.request_id, index) in said for index in range(live[output.request_id].n)):
-                    del live[output.request_id]
-                    leaving.pop(output.request_id, None)
+        def note(request: AddRequest, output: SequenceOutput, tokens: list[int]) -> None:
+            assert output.error is None, output.error
+            if output.finish_reason == "length":
+                full.append((request, tokens))
 
-        while sent < requests or live:
-            while sent < requests and len(live) < IN_FLIGHT:
-                request = msgspec.structs.replace(
-                    traffic.next(time.monotonic()), request_id=f"{number}-{sent}", sampling=ANSWER
-                )
-                self.core.add(request)
-                live[request.request_id] = request
-                said |= {(request.request_id, index): [] for index in range(request.n)}
-                if traffic.is_impatient():
-                    leaving[request.request_id] = steps + ANSWER.max_tokens // 2
-                sent += 1
-            note(self.core.step())
-            steps += 1
-            for request_id in [r for r, step in leaving.items() if step <= steps]:
-                note(self.core.abort(request_id))
-            if steps % 20 == 0:
-                self.core.check_integrity()
+        traffic = Traffic(["m"], seed=number, vocab_size=49_152, longest_prefix=40, longest_tail=12, answer=ANSWER)
+        soak = Soak(self.core, traffic, time.monotonic, note, IN_FLIGHT)
+        soak.run(requests)
+        for reason, count in soak.ends.items():
+            state.ends[reason] = state.ends.get(reason, 0) + count
         self._repeat(full[::REPEATED], state)
 
     def _repeat(self, answers: list[tuple[AddRequest, list[int]]], state: State) -> None:
@@ -124,7 +94,6 @@ def test_twenty_thousand_answers_of_the_real_model_leave_nothing_behind(tmp_path
     first = state.rounds
     for number in range(first, ROUNDS):
         soak.run(number, min(ROUND, REQUESTS - number * ROUND), state)
-        soak.core.check_integrity()
         gc.collect()
         if number == first + 1:
             warm = resident_bytes()
