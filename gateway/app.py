@@ -515,7 +515,6 @@ class Composition:
                 operations.serving.database,
                 partial(operations.labels, costs=False),
                 operations.constant,
-                operations.serving.routing.knobs,
             )
         )
 

@@ -4,7 +4,7 @@ its answers are, whether it pays, and what would help."""
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +43,7 @@ from quality.evaluation.tier_accuracy import (
 from quality.learning.learning import Learning, in_words
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings, thinning
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, name_of_tier
 from tiers.catalog.pricing import predicted_costs
 
 FIRST_PROBES = 100
@@ -218,7 +218,7 @@ async def _cost(engine: AsyncEngine, catalog: Catalog, period: Period) -> CostSe
     timings = {number: tier for number, tier in by_tier.items() if tier is not None}
     costs = await cost_report(engine, since, until, tag=period.tag)
     return CostSection(
-        sentences=_costs_in_words(costs, len(numbers)),
+        sentences=_costs_in_words(costs, _strongest(catalog)),
         costs=costs,
         models={spec.number: spec.served_name for spec in catalog.tiers},
         timings=timings,
@@ -227,7 +227,12 @@ async def _cost(engine: AsyncEngine, catalog: Catalog, period: Period) -> CostSe
     )
 
 
-def _costs_in_words(costs: CostReport, strongest: int) -> list[str]:
+def _strongest(catalog: Catalog) -> str:
+    """Return the name of the strongest tier."""
+    return catalog.tiers[-1].name
+
+
+def _costs_in_words(costs: CostReport, strongest: str) -> list[str]:
     total, net = costs.total.spent, costs.total.net
     if not total.requests:
         return ["Nothing was spent in this period."]
@@ -241,13 +246,13 @@ def _costs_in_words(costs: CostReport, strongest: int) -> list[str]:
     if net.share is None:
         return [text]
     verb = "saved" if net.saved_usd >= 0 else "cost more:"
-    alone = f"Tier {strongest} alone would have cost {dollars(net.strongest_usd)}"
+    alone = f"All by {strongest} would have cost {dollars(net.strongest_usd)}"
     return [text, f"{alone}: after checks, routing {verb} {dollars(abs(net.saved_usd))}, {abs(net.share):.1%}."]
 
 
 async def _quality(engine: AsyncEngine, catalog: Catalog, measured: _Measured) -> QualitySection:
     accepted, strongest = await acceptance(engine), len(catalog.tiers)
-    sentences = [_verified_in_words(accepted.overall, strongest)]
+    sentences = [_verified_in_words(accepted.overall, _strongest(catalog))]
     return QualitySection(
         sentences=[*sentences, measured.problem] if measured.problem else sentences,
         overall=accepted.overall,
@@ -258,12 +263,12 @@ async def _quality(engine: AsyncEngine, catalog: Catalog, measured: _Measured) -
     )
 
 
-def _verified_in_words(overall: KindShare | None, strongest: int) -> str:
+def _verified_in_words(overall: KindShare | None, strongest: str) -> str:
     if overall is None or overall.value is None:
         return "No answer has been verified yet, so how good the answers are is not measured."
     return (
         f"By {overall.answers:,} verified answers, {overall.value:.1%} [{overall.low:.1%}, {overall.high:.1%}] of all "
-        f"answers are no worse than tier {strongest}'s."
+        f"answers are no worse than {strongest}'s."
     )
 
 
@@ -310,10 +315,11 @@ async def _worth(engine: AsyncEngine, served: Served, period: Period, worth: Wor
     observed = await observed_routing.observed_routing(engine, period.since, period.until)
     work = await finished_work(engine)
     sessions = await asyncio.to_thread(session_verdicts, work)
-    by_key = [f"{key.name}: {routing_worth.in_words(key.worth, served.constant)}" for key in worth.keys]
+    names = served.catalog.tier_names
+    by_key = [f"{key.name}: {routing_worth.in_words(key.worth, served.constant, names)}" for key in worth.keys]
     return WorthSection(
         sentences=[
-            routing_worth.in_words(worth.catalogue, served.constant),
+            routing_worth.in_words(worth.catalogue, served.constant, names),
             *by_key,
             *observed_routing.in_words(observed),
             *(verdict.sentence for verdict in sessions),
@@ -339,8 +345,8 @@ async def _help(
         sentences=[
             *([missing_in_words(missing, a_day, time.time())] if missing else []),
             *_learning_in_words(learning),
-            *targets_in_words(targets, len(served.catalog.tiers)),
-            *map(_overpriced_in_words, overpriced),
+            *targets_in_words(targets, _strongest(served.catalog)),
+            *(_overpriced_in_words(one, served.catalog.tier_names) for one in overpriced),
         ],
         missing_probes=missing,
         probes_a_day=round(a_day, 3),
@@ -362,7 +368,7 @@ def missing_in_words(missing: int, a_day: float, now: float) -> str:
     return f"{text}: expected on {day}, at {a_day:.3g} a day."
 
 
-def targets_in_words(targets: Targets, strongest: int) -> list[str]:
+def targets_in_words(targets: Targets, strongest: str) -> list[str]:
     """Return what the active and the previewed target are expected to come to, and by what."""
     basis = (
         f"by the predictions for the newest {targets.requests:,} requests"
@@ -373,7 +379,7 @@ def targets_in_words(targets: Targets, strongest: int) -> list[str]:
     for name, point in (("The active", targets.active), ("A", targets.previewed)):
         if point is not None:
             sentences.append(
-                f"{name} quality target of {point.target:.1%} is expected to cost {point.cost_share:.1%} of tier "
+                f"{name} quality target of {point.target:.1%} is expected to cost {point.cost_share:.1%} of "
                 f"{strongest} alone, with {point.no_worse:.1%} of the answers no worse, {basis}."
             )
     return sentences
@@ -391,10 +397,11 @@ def _learning_in_words(learning: Learning | None) -> list[str]:
     return [in_words(learned) for learned in everybody]
 
 
-def _overpriced_in_words(comparison: TierComparison) -> str:
+def _overpriced_in_words(comparison: TierComparison, names: Mapping[int, str]) -> str:
+    dearer, cheaper = (name_of_tier(number, names) for number in (comparison.dearer, comparison.cheaper))
     return (
-        f"Tier {comparison.dearer} costs more than tier {comparison.cheaper} and is not significantly better on the "
-        f"tasks of aio bench tiers (p = {comparison.p_value:.2g}): the catalogue may do without it."
+        f"On the tasks of aio bench tiers, {dearer} costs more than {cheaper} and is not significantly better "
+        f"(p = {comparison.p_value:.2g}): the catalogue may do without it."
     )
 
 

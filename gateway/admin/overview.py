@@ -41,7 +41,6 @@ from gateway.tenancy.guard import Access, admit_visitor
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import budgets
-from quality.comparison.routing_worth import in_words
 from quality.estimates.traffic import Span, Traffic
 
 # A page does not wait longer for a database that hangs.
@@ -288,7 +287,7 @@ def _charts_of(operations: Operations, traffic: Traffic | None) -> list[Timeline
 
 async def _context(operations: Operations, now: Overview, traffic: Traffic | None, span: Span) -> dict[str, Any]:
     steps, worth = await first_steps(operations), operations.constant.last
-    catalog, constant = operations.serving.routing.served.catalog, operations.serving.routing.knobs.active.constant
+    catalog = operations.serving.routing.served.catalog
     verdict = None if worth is None else worth.catalogue
     charts = _charts_of(operations, traffic)
     return {
@@ -303,7 +302,7 @@ async def _context(operations: Operations, now: Overview, traffic: Traffic | Non
         "steps": steps,
         "open_steps": sum(step.done is not True for step in steps),
         "worth": verdict,
-        "worth_text": None if worth is None else in_words(verdict, constant),
+        "worth_text": None if worth is None else operations.constant.in_words(verdict),
         "tier_names": tier_names(operations.serving),
         "estimated": {spec.number: spec.price.estimated for spec in catalog.tiers},
         "objectives": {spec.number: spec.objective for spec in catalog.tiers},

@@ -23,7 +23,7 @@ from gateway.edge.asgi import HttpRequest
 from gateway.inference.classifier_versions import RoutingRule, rule_of, ruled_by
 from gateway.inference.router import RoutingService
 from gateway.inference.service import Serving
-from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page
+from gateway.operations.dashboard.html.rendering import Page, back_to, first_request, page, tier_names
 from migrations.tables.quality import verifications
 from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
 from quality.records.record import EmbeddingRecord, Record, Recorded
@@ -153,7 +153,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str], admin: A
         names=names,
         inputs=record.decision.inputs,
         stages=stages_of(record),
-        chances=chances_of(record.decision),
+        chances=chances_of(record.decision, tier_names(admin.serving)),
         estimated={spec.number: spec.price.estimated for spec in admin.serving.routing.served.catalog.tiers},
         verified=await reached(verifications_of(admin.database, record.request_id)),
         why_not=why_not_sampled(record),

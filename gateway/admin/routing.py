@@ -31,6 +31,7 @@ from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spe
 from quality.estimates.traffic import SPANS, Span
 from quality.estimates.verified_sample import ReliabilityBin
 from quality.routing_report import KindQuality, Period, RoutingReport
+from tiers.catalog.catalog import name_of_tier
 
 PATH = "/admin/routing"
 MOST_DAYS = 366
@@ -132,6 +133,7 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
     """Query: as for `/admin/api/report`."""
     span = _span_of(request.query_params)
     report = await reached(gateway_report(admin.operations, period, wait_seconds=WAIT_SECONDS))
+    names = tier_names(admin.serving)
     routing, costs, help_ = admin.serving.routing, report.cost.costs, report.help
     keys = [part.name for part in (*costs.by_key, *costs.by_team)]
     return page(
@@ -149,10 +151,10 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         span=span,
         spans=SPANS_SHOWN,
         cost_lines=await _cost_lines(admin.operations, span, costs),
-        tier_parts=_by_tier(costs, tier_names(admin.serving)),
+        tier_parts=_by_tier(costs, names),
         class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
         kinds=_by_kind(report.quality.kinds),
-        calibration_marks=[_calibration_mark(one) for one in report.quality.calibration],
+        calibration_marks=[_calibration_mark(one, names) for one in report.quality.calibration],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour="quiet", dashes="4 4")],
         marks=_target_marks(report),
         **_target_curve(report),
@@ -196,7 +198,7 @@ async def _change_knob(
 def _by_tier(costs: CostReport, names: Mapping[int, str]) -> list[tuple[str, int, int]]:
     """Return name, requests and colour of each tier."""
     numbers = [(int(part.name), part.spent) for part in costs.by_tier if part.name and part.name.isdigit()]
-    return [(names.get(number, f"tier {number}"), spent.requests, number) for number, spent in numbers]
+    return [(name_of_tier(number, names), spent.requests, number) for number, spent in numbers]
 
 
 async def _cost_lines(operations: Operations, span: str, costs: CostReport) -> Timeline | None:
@@ -255,9 +257,9 @@ def _target_marks(report: RoutingReport) -> list[Mark]:
     return marks
 
 
-def _calibration_mark(tenth: ReliabilityBin) -> Mark:
+def _calibration_mark(tenth: ReliabilityBin, names: Mapping[int, str]) -> Mark:
     share = tenth.no_worse
-    name = f"tier {tenth.tier}, {share.count} of {share.total}"
+    name = f"{name_of_tier(tenth.tier, names)}, {share.count} of {share.total}"
     return Mark(name=name, x=tenth.predicted, y=share.value or 0.0, colour=tenth.tier, low=share.low, high=share.high)
 
 

@@ -1,9 +1,19 @@
 """What routing knew of each tier when it decided, and in words why it chose another one."""
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 import msgspec
 
 from classifier.decision import Decision
 from classifier.policy.decide import barred_tiers, held_back
+from tiers.catalog.catalog import name_of_tier
+
+_NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
+# The policy knows tiers by their numbers.
+_NUMBERED = re.compile(r"\btier (\d+)\b")
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +28,8 @@ class TierChance(msgspec.Struct, frozen=True, kw_only=True):
     """Why another tier was chosen, in words; None for the chosen one."""
 
 
-def chances_of(decision: Decision) -> list[TierChance]:
-    """Return what routing knew, by tier."""
+def chances_of(decision: Decision, names: Mapping[int, str] = _NO_NAMES) -> list[TierChance]:
+    """Return what routing knew, by tier. `names`: of the tiers, for the words."""
     inputs = decision.inputs
     prediction, barred = inputs.prediction, barred_tiers(inputs)
     reasons = barred | held_back(inputs, [k for k in range(1, len(inputs.costs) + 1) if k not in barred])
@@ -30,10 +40,16 @@ def chances_of(decision: Decision) -> list[TierChance]:
             cost_usd=cost,
             predicted_tokens=prediction.predicted_tokens[number - 1] if prediction.predicted_tokens else None,
             score=decision.scores[number - 1],
-            ruled_out=None if number == decision.tier else reasons.get(number) or _why_not(decision, number),
+            ruled_out=None
+            if number == decision.tier
+            else _named(reasons.get(number) or _why_not(decision, number), names),
         )
         for number, cost in enumerate(inputs.costs, start=1)
     ]
+
+
+def _named(words: str, names: Mapping[int, str]) -> str:
+    return _NUMBERED.sub(lambda found: name_of_tier(int(found[1]), names), words)
 
 
 def _why_not(decision: Decision, tier: int) -> str:

@@ -162,7 +162,7 @@ async def routed(serving: Serving, trial: Trial, caller: Caller) -> Routed:
     return Routed(
         decision=decision,
         tier=decision.tier if decision.would_be is None else decision.would_be,
-        chances=chances_of(decision),
+        chances=chances_of(decision, tier_names(serving)),
         complexity=None if complexity is None else (complexity, classes[complexity - 1]),
     )
 

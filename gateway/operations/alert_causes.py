@@ -20,7 +20,6 @@ from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key
 from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests, requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
-from quality.comparison.routing_worth import in_words
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -145,11 +144,10 @@ class RunningCauses:
         tiers: Callable[[], Sequence[Tier]],
         labels: Callable[[], str | None],
         constant: ConstantFollower,
-        knob: Callable[[], str],
     ) -> None:
-        """`labels`: where labels come from, None where nothing is verified; `knob`: the routing knob `constant`."""
+        """`labels`: where labels come from, None where nothing is verified."""
         self._verifies = settings.verifies
-        self._database, self._tiers, self._labels, self._constant, self._knob = database, tiers, labels, constant, knob
+        self._database, self._tiers, self._labels, self._constant = database, tiers, labels, constant
         self._source = socket.gethostname()
         self._labels_at, self._unlabelled = 0.0, 0
 
@@ -159,7 +157,7 @@ class RunningCauses:
         worth = None if self._constant.last is None else self._constant.last.catalogue
         if worth is not None:
             pays = worth.verdict != "does_not_pay"
-            summary = in_words(worth, self._knob())
+            summary = self._constant.in_words(worth)
             name = "AioRoutingDoesNotPay"
             found[name] = [] if pays else [Cause(name=name, key=name, summary=summary)]
         await self._add(found, "AioBudget", self._budgets)

@@ -67,10 +67,15 @@ class ConstantFollower:
         at = self._clock()
         if self._logged_at is None or at >= self._logged_at + WEEK:
             self._logged_at = at
-            log.info("%s", in_words(found.catalogue, routing.knobs.active.constant))
+            log.info("%s", self.in_words(found.catalogue))
             for one in found.keys:
-                log.info("key %s: %s", one.key_id or "none", in_words(one.worth, routing.knobs.active.constant))
+                log.info("key %s: %s", one.key_id or "none", self.in_words(one.worth))
         return found
+
+    def in_words(self, worth: RoutingWorth | None) -> str:
+        """Return a verdict in words, with the names of the tiers that serve now."""
+        routing = self._routing
+        return in_words(worth, routing.knobs.active.constant, routing.served.catalog.tier_names)
 
     async def _audit(self, now: dict[str | None, ConstantTier | None], found: WorthFound) -> None:
         """Store a row for each key whose constant is another one than the trail says. Processes that look at the same
@@ -87,7 +92,7 @@ class ConstantFollower:
                     continue
                 why = found.catalogue if subject == CATALOGUE else reasons.get(subject)
                 ends = "" if tier is not None else "routing decides again. "
-                reason = ends + in_words(why, self._routing.knobs.active.constant)
+                reason = ends + self.in_words(why)
                 event = audited(self._clock(), "quality loop", CHANGED, subject, reason, {"tier": tier})
                 await connection.execute(event)
                 log.warning("constant tier of %s: %s", subject, tier)

@@ -17,7 +17,6 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
 from gateway.batches.jobs import Jobs
 from gateway.inference.answer_stores import AnswerStore, MemoryStore
-from gateway.inference.routing_knobs import RoutingKnobFile
 from gateway.inference.service import Service
 from gateway.operations.constant_tier import ConstantFollower
 from gateway.operations.labels.loop_setup import show_loop
@@ -120,7 +119,6 @@ async def running_alerts(
     database: AsyncEngine,
     labels: Callable[[], str | None],
     constant: ConstantFollower,
-    knobs: RoutingKnobFile,
 ) -> AsyncIterator[None]:
     """Tell the channels of `settings`, if any; one process behind a port does so for all. `labels`: their source."""
 
@@ -146,9 +144,7 @@ async def running_alerts(
     from gateway.operations.alert_causes import RunningCauses
     from gateway.telemetry.alerts import keep_looking
 
-    causes = RunningCauses(
-        settings, database, lambda: list(engine.tiers.values()), labels, constant, lambda: knobs.active.constant
-    )
+    causes = RunningCauses(settings, database, lambda: list(engine.tiers.values()), labels, constant)
     async with background(partial(keep_looking, settings, figures, causes.look, database, why=why), "alerts"):
         yield
 

@@ -13,7 +13,9 @@ its expected utility, so the bound is exact for this sequence of lotteries; they
 never better than the better of its tiers by this utility: the mix shows which part of a gain the choice of prompts
 makes."""
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -21,6 +23,7 @@ import numpy.typing as npt
 
 from classifier.decision import exchange_of
 from quality.statistics import Sums, deviation, sums_of, values_needed
+from tiers.catalog.catalog import name_of_tier
 
 Float = npt.NDArray[np.floating]
 
@@ -37,6 +40,7 @@ _WIDEST = 1.0
 # Before there are probes, gains are supposed to vary so much, and this supposition counts as so many probes.
 _VARIANCE, _SUPPOSED = 0.2, 20
 MOST_PROBES_NEEDED = 1_000_000
+NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class Probes(NamedTuple):
@@ -232,8 +236,8 @@ def _least(found: list[Bounded]) -> Bounded:
     return Bounded(**{name: min(getattr(one, name) for one in found) for name in ("value", "low", "high")})
 
 
-def in_words(found: RoutingWorth | None, constant: str = "propose") -> str:
-    """Return the verdict in a sentence or two; `constant`: the routing knob, off, propose or act."""
+def in_words(found: RoutingWorth | None, constant: str = "propose", names: Mapping[int, str] = NO_NAMES) -> str:
+    """Return the verdict in a sentence or two; `constant`: the routing knob, off, propose or act; `names`: of tiers."""
     if found is None:
         return (
             "Whether routing pays here is not known yet: no request has been answered by all tiers, which the budget "
@@ -245,8 +249,9 @@ def in_words(found: RoutingWorth | None, constant: str = "propose") -> str:
             f"about {found.missing:,} more decide it."
         )
     measured = (
-        f"its utility is {_points(found.over_fixed)} above that of tier {found.best_tier} alone, the best fixed tier, "
-        f"and {_points(found.over_mix)} above the best mix of fixed tiers at the same cost, by {found.probes:,} probes"
+        f"its utility is {_points(found.over_fixed)} above that of {name_of_tier(found.best_tier, names)} alone, "
+        f"the best fixed tier, and {_points(found.over_mix)} above the best mix of fixed tiers at the same cost, by "
+        f"{found.probes:,} probes"
     )
     if found.verdict == "pays":
         return f"Routing pays here: {measured}."
@@ -256,10 +261,10 @@ def in_words(found: RoutingWorth | None, constant: str = "propose") -> str:
             "decide it."
         )
     said = f"Routing does not pay here, which takes {100 * found.worth:g} points: {measured}."
-    return said if constant == "off" else f"{said} {_proposed(found, constant)}"
+    return said if constant == "off" else f"{said} {_proposed(found, constant, names)}"
 
 
-def _proposed(found: RoutingWorth, constant: str) -> str:
+def _proposed(found: RoutingWorth, constant: str, names: Mapping[int, str]) -> str:
     one = found.constant
     if one is None:
         return (
@@ -267,7 +272,7 @@ def _proposed(found: RoutingWorth, constant: str) -> str:
             f"meet the quality target {found.target:.2f}, so none is proposed."
         )
     what = (
-        f"Tier {one.tier} alone costs ${one.usd:.6f} a request instead of ${found.usd:.6f}, and "
+        f"Alone, {name_of_tier(one.tier, names)} costs ${one.usd:.6f} a request instead of ${found.usd:.6f}, and "
         f"{one.no_worse.value:.0%} of its answers are no worse than the strongest tier's "
         f"(at least {one.no_worse.low:.0%}; routing: {found.no_worse:.0%})"
     )

@@ -7,7 +7,7 @@ tier may see them: which ones are private, and which guardrails judge them and t
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -231,6 +231,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The spec of tier `number`, from 1."""
         return self.tiers[number - 1]
 
+    @property
+    def tier_names(self) -> dict[int, str]:
+        """The tiers' names by their numbers."""
+        return {tier.number: tier.name for tier in self.tiers}
+
     def numbered(self, name: str) -> int | None:
         """The number of the tier of this name, which may be `tier-N`; None if there is none."""
         return next((tier.number for tier in self.tiers if name in (tier.name, f"tier-{tier.number}")), None)
@@ -353,6 +358,11 @@ def _answering_policy(policy: PolicySpec) -> dict[str, Any]:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
+
+
+def name_of_tier(number: int, names: Mapping[int, str]) -> str:
+    """Return what sentences call a tier: its name, or "tier N" where none is known."""
+    return names.get(number, f"tier {number}")
 
 
 class CatalogInUse:

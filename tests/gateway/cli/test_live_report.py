@@ -52,7 +52,7 @@ def test_cost_tiers_and_stages_are_those_of_the_ledger(ledger: str, tmp_path: Pa
     text = report(tmp_path, "--database-url", ledger)
 
     assert "4 requests cost $0.0040, and checks $0.00" in text
-    assert "Tier 4 alone would have cost $0.016: after checks, routing saved $0.012, 75.0%." in text
+    assert "All by tier-4 would have cost $0.016: after checks, routing saved $0.012, 75.0%." in text
     assert "\n1 smollm2-int4 3 75.0% 1,500 $0.0010 $0.0030 $0.00 75.0%\n" in text
     assert "\nall 4 100.0% 1,500 $0.0010 $0.0040 $0.00 75.0%\n" in text
     assert "Tier 1, 3 answers\n" in text

@@ -206,8 +206,11 @@ def test_the_sentence_names_the_constant_with_its_cost_and_quality() -> None:
 
     assert "Routing does not pay here" in off
     assert "Tier" not in off.split("probes.")[-1]
-    assert f"Tier 2 alone costs ${found.constant.usd:.6f} a request instead of ${found.usd:.6f}" in proposed
+    assert f"Alone, tier 2 costs ${found.constant.usd:.6f} a request instead of ${found.usd:.6f}" in proposed
     assert "constant=act lets it answer" in proposed
+    named = in_words(found, "propose", {1: "small", 2: "medium", 3: "large"})
+    assert "above that of medium alone, the best fixed tier" in named
+    assert "Alone, medium costs" in named
     assert acting.endswith("it answers.")
 
 

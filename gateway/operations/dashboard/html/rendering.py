@@ -159,7 +159,7 @@ def below(root: str, html: str) -> str:
 
 def tier_names(serving: Serving) -> dict[int, str]:
     """Return the tiers' names in the catalogue by their numbers."""
-    return {spec.number: spec.name for spec in serving.routing.served.catalog.tiers}
+    return serving.routing.served.catalog.tier_names
 
 
 def _pages(request: HttpRequest) -> tuple[Page, ...]:

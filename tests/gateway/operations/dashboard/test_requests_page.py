@@ -266,7 +266,10 @@ def inputs_of(p_ok: list[float], **more: Any) -> PolicyInputs:
     ids=["rule", "pin", "key", "conversation", "observed", "experiment"],
 )
 async def test_every_tier_that_was_not_chosen_says_why(inputs: PolicyInputs, reasons: list[str | None]) -> None:
-    assert [chance.ruled_out for chance in chances_of(decide(inputs))] == reasons
+    decision, names = decide(inputs), {1: "small", 2: "medium"}
+    assert [chance.ruled_out for chance in chances_of(decision)] == reasons
+    named = [why and why.replace("tier 1", "small").replace("tier 2", "medium") for why in reasons]
+    assert [chance.ruled_out for chance in chances_of(decision, names)] == named
 
 
 async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
@@ -275,7 +278,7 @@ async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
     answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "Hello"}])
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = (await admin.get(f"/admin/requests/{answer.id}")).text
-    assert page.count('<td class="why">the request is pinned to tier 2</td>') == 3
+    assert page.count('<td class="why">the request is pinned to tier-2</td>') == 3
 
 
 async def test_keys_are_shown_and_found_by_name(aio: RunningGateway, admin: httpx.AsyncClient) -> None:

@@ -181,7 +181,7 @@ async def test_before_any_request_a_target_moves_along_the_expected_curve(admin:
     for name in ("target", "cost_share"):
         assert [point[name] for point in points] == sorted(point[name] for point in points)
     page = await admin.get(PAGE, params={"quality_target": "1"})
-    assert f"target of 70.0% is expected to cost {active['cost_share']:.1%} of tier 4 alone" in text_of(page)
+    assert f"target of 70.0% is expected to cost {active['cost_share']:.1%} of tier-4 alone" in text_of(page)
     assert f"as previewed: {previewed['cost_share']:.1%}, {previewed['no_worse']:.1%}." in page.text
     assert [row[0] for row in rows_of(page, "Targets")] == ["Active", "Previewed"]
     assert "as previewed" not in (await admin.get(PAGE)).text
@@ -216,7 +216,7 @@ async def costs_net_of_checks(aio: RunningGateway, admin: httpx.AsyncClient) -> 
 
     said = text_of(page)
     assert "2 requests cost $5.00, and checks $5.00: verification $2.00, test of the judge $3.00." in said
-    assert "Tier 4 alone would have cost $20.00: after checks, routing saved $10.00, 50.0%." in said
+    assert "All by tier-4 would have cost $20.00: after checks, routing saved $10.00, 50.0%." in said
     none = ["1", "50.0%", "1", "1", "$4.00", "$11.00", "$0.00", "$7.00", "63.6%"]
     mine = ["1", "50.0%", "1", "1", "$1.00", "$9.00", "$2.00", "$6.00", "66.7%"]
     assert rows_of(page, "Tiers") == [["tier-1", *mine], ["tier-4", *none]]
@@ -291,7 +291,7 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
 
     page = await admin.get(PAGE)
 
-    assert "By 8 verified answers, 75.0% [40.9%, 92.9%] of all answers are no worse than tier 4's." in text_of(page)
+    assert "By 8 verified answers, 75.0% [40.9%, 92.9%] of all answers are no worse than tier-4's." in text_of(page)
     assert rows_of(page, "Kinds of prompts") == [
         ["SIMPLE prompts", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
         ["support desk, no system prompt", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
@@ -299,7 +299,7 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
     assert rows_of(page, "How good the tiers are")[0][2:4] == ["75.0% 40.9% to 92.9%", "8"]
     [tenth] = (await report_of(admin))["quality"]["calibration"]
     assert (tenth["tier"], tenth["predicted"], tenth["no_worse"]["count"]) == (1, 0.99, 6)
-    assert "tier 1, 6 of 8" in page.text
+    assert "tier-1, 6 of 8" in page.text
     assert "needs 92 more" not in page.text
     assert "measured, 8 probes" in page.text
 
