@@ -78,7 +78,9 @@ class TierQuality(msgspec.Struct, frozen=True, kw_only=True):
     price_estimated: str
     """Where an estimated price is from: size, seconds or order; else empty."""
     verified: Share | None
-    """Of its verified answers, those no worse than the strongest tier's."""
+    """Of its verified answers, those no worse than the strongest tier's, which has none itself: it is the measure."""
+    people: Share | None
+    """Of the answers that people rated, those they found good."""
     tasks: Share | None = None
     """Tasks that it got right."""
     task_seconds: float | None = None
@@ -283,7 +285,8 @@ def _tiers(catalog: Catalog, accepted: Acceptance, measured: _Measured) -> list[
             input_usd_per_million=spec.price.input_usd_per_million,
             output_usd_per_million=spec.price.output_usd_per_million,
             price_estimated=spec.price.estimated,
-            verified=accepted.by_tier.get(spec.number),
+            verified=None if spec is catalog.tiers[-1] else accepted.by_tier.get(spec.number),
+            people=accepted.by_people.get(spec.number),
         )
         if (tier := by_tier.get(spec.number)) is not None:
             flag = flags.get(spec.number)

@@ -113,7 +113,7 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
 def newest_verifications() -> Subquery:
     """Select the `NEWEST` verifications without their texts. The limit keeps the planner from sorting more rows."""
     v = verifications.c
-    shown = (v.request_id, v.tier, v.status, v.label, v.sampled_reason, v.sampled_probability, v.finished_at)
+    shown = (v.request_id, v.tier, v.status, v.label, v.judge, v.sampled_reason, v.sampled_probability, v.finished_at)
     return select(*shown).order_by(v.verification_id.desc()).limit(NEWEST).subquery()
 
 
@@ -215,6 +215,8 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
     by_tier: dict[int, Share]
     """Shares of the sample as it is."""
+    by_people: dict[int, Share]
+    """By tier: of the answers that people rated, those they found good. People choose what they rate."""
     by_kind: list[KindShare]
     """Shares of the whole traffic, by tier, by kind of prompts, by both, and at last of everything. A prompt that was
     never encoded is of no kind.
@@ -227,9 +229,9 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def acceptance(engine: AsyncEngine) -> Acceptance:
-    """Compute the shares from randomly drawn answers only.
+    """Compute the shares from randomly drawn answers only, and apart from them those of the answers that people rated.
 
-    Outcomes of tiers that did not serve, and voluntary user feedback, are another population and are left out. The
+    Outcomes of tiers that did not serve are another population and are left out. The
     database does the sums, which is several times faster than reading rows.
     """
     tiers: Counter[int] = Counter()
@@ -242,8 +244,10 @@ async def acceptance(engine: AsyncEngine) -> Acceptance:
             kinds = [Kind(by="class", complexity=Complexity(complexity))] if complexity else []
             kinds += [Kind(by="application", key_id=key, app=app or "")] if encoded else []
             purposes[bool(is_probe)][tier, tuple(kinds)] += Tally(*sums)
+        rated = {tier: wilson_interval(good, total) for tier, good, total in await connection.execute(_rated())}
     return Acceptance(
         by_tier={tier: wilson_interval(good[tier], total) for tier, total in sorted(tiers.items())},
+        by_people=rated,
         by_kind=_by_kind(purposes.values()),
     )
 
@@ -324,8 +328,20 @@ def _sums() -> Select[Any]:
     return (
         select(*kind, *sums)
         .outerjoin(training_rows, encoded)
-        .where(*sampled_as_served(newest))
+        .where(*sampled_as_served(newest), by_a_judge(newest))
         .group_by(*(literal_column(name) for name in ("1", "2", "3", "4", "5", "6")))
+    )
+
+
+def _rated() -> Select[Any]:
+    """Count what people rated by tier: the good, and all."""
+    newest = newest_verifications()
+    good = func.count(case((newest.c.label != "worse", 1)))
+    return (
+        select(newest.c.tier, good, func.count())
+        .where(has_verdict(newest), newest.c.judge == PEOPLE)
+        .group_by(newest.c.tier)
+        .order_by(newest.c.tier)
     )
 
 
@@ -362,7 +378,10 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
         select(newest.c.tier, newest.c.label, routing_decisions.c.decision)
         .join(routing_decisions, routing_decisions.c.request_id == newest.c.request_id)
         .where(
-            *sampled_as_served(newest), newest.c.tier < tiers, routing_decisions.c.prediction_kind.in_(LEARNED_KINDS)
+            *sampled_as_served(newest),
+            by_a_judge(newest),
+            newest.c.tier < tiers,
+            routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
         )
     )
     found: dict[tuple[int, int], list[tuple[float, bool]]] = {}

@@ -170,11 +170,12 @@ def _tier_table(quality: "QualitySection") -> str:
             str(tier.tier),
             tier.model,
             "–" if tier.verified is None else tier.verified.shown(),
+            "–" if tier.people is None else f"{tier.people.count:,} of {tier.people.total:,}",
             "–" if tier.tasks is None else tier.tasks.shown(),
         ]
         for tier in quality.tiers
     ]
-    return table(["tier", "model", "verified no worse", "tasks right"], rows)
+    return table(["tier", "model", "verified no worse", "rated good by people", "tasks right"], rows)
 
 
 def _echo_worst(routing: "RoutingReport") -> None:

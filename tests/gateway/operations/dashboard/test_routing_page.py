@@ -29,6 +29,7 @@ from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys
+from quality.estimates.verified_sample import PEOPLE
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.operations.dashboard.rows import insert_requests
@@ -287,6 +288,8 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
         await connection.execute(insert(api_keys).values(key))
     for number in range(8):
         await judged(aio, f"s{number}", "worse" if number < 2 else "tie")
+    for name, label in (("e0", "worse"), ("e1", "no_worse")):
+        await judged(aio, name, label, tier=4, judge=PEOPLE, sampled_probability=1.0)
     await labelled(aio, [f"s{number}" for number in range(8)], "k1")
 
     page = await admin.get(PAGE)
@@ -296,7 +299,9 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
         ["SIMPLE prompts", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
         ["support desk, no system prompt", "75.0% 40.9% to 92.9%", "8", "–", "0", "–", "0"],
     ]
-    assert rows_of(page, "How good the tiers are")[0][2:4] == ["75.0% 40.9% to 92.9%", "8"]
+    tiers = rows_of(page, "How good the tiers are")
+    assert tiers[0][2:5] == ["75.0% 40.9% to 92.9%", "8", "–"]
+    assert tiers[3][2:4] == ["what the others are compared with", "1 of 2"]
     [tenth] = (await report_of(admin))["quality"]["calibration"]
     assert (tenth["tier"], tenth["predicted"], tenth["no_worse"]["count"]) == (1, 0.99, 6)
     assert "tier-1, 6 of 8" in page.text
