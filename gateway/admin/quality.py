@@ -33,7 +33,7 @@ from gateway.operations.dashboard.html.forms import fields_of, number_of, parse_
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import Operations
 from gateway.tenancy.admin_guard import OPERATOR
-from quality.estimates.verified_sample import ALL, Share, kind_name
+from quality.estimates.verified_sample import ALL, ENOUGH_ANSWERS, Share, kind_name
 from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import (
@@ -245,8 +245,6 @@ async def retrain_now(data: JSONBody[RetrainOrder], admin: Admin) -> RetrainStar
 
 PATH = "/admin/quality/details"
 ROWS = "10"
-ENOUGH_ANSWERS = 10
-"""Verified answers of a tier from which a share of them is shown."""
 
 
 class Warned(msgspec.Struct, frozen=True):
@@ -265,8 +263,7 @@ def warnings_of(status: MonitorStatus) -> Iterator[Warned]:
             yield Warned(rate.tier, text)
     for one in status.calibration_drift:
         if one.drifted:
-            text = f"{one.predicted:.0%} expected, {one.verified:.0%} verified as good, of {one.answers:,} answers."
-            yield Warned(one.tier, text)
+            yield Warned(one.tier, one.in_words)
     for drift in status.input_drift:
         if drift.drifted:
             yield Warned(None, f"The last {drift.prompts:,} prompts differ from those before them ({drift.of}).")

@@ -29,7 +29,8 @@ from gateway.operations.running import Operations
 from gateway.tenancy.admin_guard import OPERATOR
 from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, first_second
 from quality.estimates.traffic import SPANS, Span
-from quality.estimates.verified_sample import ReliabilityBin
+from quality.estimates.verified_sample import ENOUGH_ANSWERS, ReliabilityBin
+from quality.monitor.status import calibration_drift
 from quality.routing_report import KindQuality, Period, RoutingReport
 from tiers.catalog.catalog import name_of_tier
 
@@ -135,6 +136,8 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
     report = await reached(gateway_report(admin.operations, period, wait_seconds=WAIT_SECONDS))
     names = tier_names(admin.serving)
     routing, costs, help_ = admin.serving.routing, report.cost.costs, report.help
+    tenths = report.quality.calibration
+    drifts = await reached(calibration_drift(admin.database, list(range(1, routing.served.strongest))))
     keys = [part.name for part in (*costs.by_key, *costs.by_team)]
     return page(
         request,
@@ -154,7 +157,9 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         tier_parts=_by_tier(costs, names),
         class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
         kinds=_by_kind(report.quality.kinds),
-        calibration_marks=[_calibration_mark(one, names) for one in report.quality.calibration],
+        drifts=[one for one in drifts if one.drifted],
+        calibration_marks=[_calibration_mark(one, names) for one in tenths if one.no_worse.total >= ENOUGH_ANSWERS],
+        unknown_tenths=[(one, more) for one in tenths if (more := ENOUGH_ANSWERS - one.no_worse.total) > 0],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour="quiet", dashes="4 4")],
         marks=_target_marks(report),
         **_target_curve(report),

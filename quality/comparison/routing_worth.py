@@ -243,7 +243,8 @@ def in_words(found: RoutingWorth | None, constant: str = "propose", names: Mappi
             "Whether routing pays here is not known yet: no request has been answered by all tiers, which the budget "
             "of verification pays for."
         )
-    if found.verdict == "not_known_yet" and found.over_fixed.high - found.over_fixed.low > _WIDEST:
+    widest = max(one.high - one.low for one in (found.over_fixed, found.over_mix))
+    if found.verdict == "not_known_yet" and widest > _WIDEST:
         return (
             f"Whether routing pays here is not known yet: {found.probes:,} probes are too few for an estimate; "
             f"about {found.missing:,} more decide it."

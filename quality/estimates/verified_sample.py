@@ -18,6 +18,8 @@ from quality.records.record import predicted_of
 
 # Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000
+# Verified answers from which a share of them is shown.
+ENOUGH_ANSWERS = 10
 # The label of an answer on which opinions differ: no verdict.
 UNCERTAIN: Final = "uncertain"
 # The judge of a verdict that a caller's feedback or an operator's review gave.
@@ -363,10 +365,12 @@ BINS = 10
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of `tier` whose predicted P(no worse) lies in one tenth of [0, 1]: the mean `predicted`, and the share
-    that was no worse with its 95% interval."""
+    """Answers of `tier` whose predicted P(no worse) lies in the tenth of [0, 1] from `least` to below `most`: the mean
+    `predicted`, and the share that was no worse with its 95% interval."""
 
     tier: int
+    least: float
+    most: float
     predicted: float
     no_worse: Share
 
@@ -394,8 +398,10 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
     return [
         ReliabilityBin(
             tier=tier,
+            least=tenth / BINS,
+            most=(tenth + 1) / BINS,
             predicted=round(sum(p for p, _ in answers) / len(answers), 6),
             no_worse=wilson_interval(sum(good for _, good in answers), len(answers)),
         )
-        for (tier, _), answers in sorted(found.items())
+        for (tier, tenth), answers in sorted(found.items())
     ]

@@ -72,6 +72,11 @@ class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
     drifted: bool
     """Whether the interval excludes 0."""
 
+    @property
+    def in_words(self) -> str:
+        """What differs."""
+        return f"{self.predicted:.0%} expected, {self.verified:.0%} verified as good, of {self.answers:,} answers."
+
 
 class InputWatch:
     """Drift of novelty over all requests and of the vectors of verified prompts, computed on demand.

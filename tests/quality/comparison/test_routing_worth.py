@@ -2,6 +2,7 @@
 
 from math import log
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -83,6 +84,9 @@ def test_an_interval_that_says_nothing_is_not_shown(n: int, told: str) -> None:
 
     assert found.verdict == "not_known_yet"
     assert told in in_words(found)
+    wide = msgspec.structs.replace(found, over_mix=Bounded(value=2.115, low=-15.06, high=19.29))
+    assert "points [" not in in_words(wide)
+    assert f"too few for an estimate; about {found.missing:,} more decide it" in in_words(wide)
 
 
 def test_no_probes_are_refused() -> None:

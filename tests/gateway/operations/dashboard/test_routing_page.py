@@ -304,9 +304,43 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
     assert tiers[3][2:4] == ["what the others are compared with", "1 of 2"]
     [tenth] = (await report_of(admin))["quality"]["calibration"]
     assert (tenth["tier"], tenth["predicted"], tenth["no_worse"]["count"]) == (1, 0.99, 6)
-    assert "tier-1, 6 of 8" in page.text
+    assert (tenth["least"], tenth["most"]) == (0.9, 1.0)
+    assert "Calibration not known yet: tier-1 predicted at 90% to 100%: 2 more." in text_of(page)
+    assert "Calibration: predicted and verified" not in page.text
     assert "needs 92 more" not in page.text
     assert "measured, 8 probes" in page.text
+
+
+async def verified_as(aio: RunningGateway, tier: int, p_ok: float, good: int, answers: int) -> None:
+    """Answers of `tier`, predicted to be no worse with `p_ok`, of which `good` were."""
+    at = time.time()
+    rows = [{"request_id": f"t{tier}p{p_ok}n{n}", "created_at": at - n} for n in range(answers)]
+    prediction = Prediction(p_ok=[p_ok] * 3 + [1.0], kind="measured", novelty=0.1, classifier_version="v")
+    inputs = PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.1, tau=0.1)
+    decision = {
+        "tier": tier, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1,
+        "decision": Decision(tier=tier, reason="r", scores=[0.5] * 4, inputs=inputs),
+    }  # fmt: skip
+    await insert_requests(aio.serving.database, *({"tier": tier} | row for row in rows))
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(routing_decisions), [decision | row for row in rows])
+    for n, row in enumerate(rows):
+        await judged(aio, str(row["request_id"]), "tie" if n < good else "worse", tier=tier)
+
+
+async def test_calibration_is_shown_by_tenths_of_ten_answers_and_warns_of_drift(tmp_path: Path) -> None:
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as aio, browser(aio) as admin:
+        await sign_in(admin)
+        await verified_as(aio, 1, 0.25, 3, 10)
+        await verified_as(aio, 1, 0.34, 1, 2)
+        await verified_as(aio, 2, 0.89, 42, 60)
+        page = await admin.get(PAGE)
+    assert "tier-1, 3 of 10: 25.0%, 30.0%." in page.text
+    assert "tier-1, 1 of 2" not in page.text
+    assert "Calibration not known yet: tier-1 predicted at 30% to 40%: 8 more." in text_of(page)
+    section = page.text.partition("<h2>How good it is</h2>")[2].lstrip()
+    assert section.startswith('<p class="alert"><strong>tier-2:</strong> 89% expected, 70% verified as good, of 60')
+    assert "<strong>tier-1:</strong>" not in section
 
 
 async def test_labels_by_key_and_what_they_changed(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
