@@ -215,13 +215,17 @@ def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def _seconds(value: float | None) -> str:
-    """Format seconds in a readable unit."""
+def _seconds(value: float | None, most: float | None = None) -> str:
+    """Format seconds in a readable unit: that of `most`, the greatest of values that are compared, if given."""
     if value is None or not math.isfinite(value):
         return "–"
-    if value < 1:
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+    scale, unit = _unit_of(value if most is None else most)
+    return f"{value * scale:.3g} {unit}"
+
+
+def _unit_of(seconds: float) -> tuple[float, str]:
+    """Return the unit in which seconds are readable, and how many of it a second has."""
+    return (1e3, "ms") if seconds < 1 else (1.0, "s") if seconds < 120 else (1 / 60, "min")
 
 
 def _milliseconds(value: float | None) -> str:

@@ -1,8 +1,10 @@
 """Marks of a chart's axis: few digits, so that their labels are the values; and amounts of money."""
 
+import re
+
 import pytest
 
-from gateway.operations.dashboard.html.charts import ticks, time_marks, top_of
+from gateway.operations.dashboard.html.charts import Mark, Plane, Series, Timeline, ticks, time_marks, top_of
 from gateway.operations.dashboard.html.rendering import TEMPLATES
 
 
@@ -50,3 +52,29 @@ def test_the_sign_of_an_amount_stands_before_the_dollar(usd: float, text: str) -
 def test_times_are_marked_where_they_are_round(length: int, bucket: int, labels: list[str]) -> None:
     begin = 1_747_303_260.0
     assert [mark.label for mark in time_marks([begin + n * bucket for n in range(length // bucket)])] == labels
+
+
+def test_the_values_of_a_chart_have_one_unit() -> None:
+    series = [Series(name="p50", values=[0.04, 0.2, None]), Series(name="p95", values=[0.3, 1.7, 0.9])]
+    shown = Timeline(title="First token", times=[0.0, 60.0, 120.0], series=series, format="seconds")
+
+    drawn = _drawn("{{ c.timeline(shown) }}", shown=shown)
+
+    marks = re.findall(r'<text class="axis" x="-8"[^>]*>([^<]*)<', drawn)
+    assert {mark.split()[1] for mark in marks} == {"s"}
+    assert re.findall(r'<td class="num"[^>]*>([^<]*)<', drawn) == ["0.04 s", "0.3 s", "0.2 s", "1.7 s", "–", "0.9 s"]
+
+
+def test_charts_have_headings_and_labels_without_long_fractions() -> None:
+    third = Mark(name="measured", x=0.1633333333, y=1 / 3)
+    target = "{% call c.plane('Target', plane, [], [third], 'cost', 'quality') %}{% endcall %}"
+    for chart in (target, "{{ c.shares('Tiers', [('small', 1, 1)]) }}"):
+        drawn = _drawn(chart, plane=Plane(), third=third)
+        assert re.search(r"<figcaption><h3>(Target|Tiers)</h3></figcaption>", drawn), chart
+        labels = re.findall(r'aria-label="([^"]*)"', drawn) + re.findall(r"<title>([^<]*)<", drawn)
+        assert not [label for label in labels if re.search(r"\d\.\d{3}", label)]
+
+
+def _drawn(chart: str, **known: object) -> str:
+    text = '{% import "charts.html" as c with context %}' + chart
+    return TEMPLATES.from_string(text).render(**known)
