@@ -130,10 +130,15 @@ def ticks(top: float, *, whole: bool = False) -> list[Tick]:
 
 
 # Steps between marks of time, seconds.
-_TIME_STEPS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800)
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_TIME_STEPS = (
+    *(_MINUTE * count for count in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * count for count in (1, 2, 4, 6, 12)),
+    *(_DAY * count for count in (1, 2, 7, 14, 30, 60)),
+)
 _MOST_MARKS = 7
-# Marks this near to an end of the axis would cover its label.
-_NEAR_END = 0.09
+# Marks this near to an end of the axis would cover its label on a phone, where letters are large.
+_NEAR_END = 0.19
 
 
 def time_marks(times: Sequence[float]) -> list[TimeMark]:
@@ -141,7 +146,7 @@ def time_marks(times: Sequence[float]) -> list[TimeMark]:
     begin, end = times[0], times[-1]
     length = end - begin
     step = next((step for step in _TIME_STEPS if length / step <= _MOST_MARKS), _TIME_STEPS[-1])
-    form = "%H:%M" if step < 86_400 else "%b %d"
+    form = "%H:%M" if step < _DAY else "%b %d"
     first = math.ceil(begin / step) * step
     inner = [
         TimeMark((at - begin) / length * WIDTH, _time(at, form))

@@ -109,7 +109,7 @@ async def test_operators_list_it_export_it_and_look_at_it(encoding: RunningGatew
     async with browser(encoding) as admin:
         await sign_in(admin, ADMIN_KEY)
         listed, page = await admin.get("/admin/requests"), await admin.get(f"/admin/requests/{request_id}")
-    assert "<td>Embeddings</td>" in listed.text
+    assert ">Embeddings</td>" in listed.text
     assert (page.status_code, f"<code>{request_id}</code>" in page.text) == (200, True)
 
 

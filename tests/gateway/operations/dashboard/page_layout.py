@@ -45,6 +45,22 @@ _CUT = """() => {
   }
   return found;
 }"""
+_LABELS = """() => {
+  const found = [];
+  for (const chart of document.querySelectorAll("figure.chart svg[role=img]")) {
+    const texts = [...chart.querySelectorAll("text")];
+    const labels = texts.map((label) => [label.textContent, label.getBoundingClientRect()]);
+    labels.forEach(([text, box], k) => {
+      if (box.height < 9) found.push(`${text}: ${box.height.toFixed(1)} px high`);
+      if (box.left < 0 || box.right > innerWidth) found.push(`${text} leaves the screen`);
+      for (const [other, at] of labels.slice(k + 1)) {
+        if (Math.min(box.right, at.right) - Math.max(box.left, at.left) > 1
+          && Math.min(box.bottom, at.bottom) - Math.max(box.top, at.top) > 2) found.push(`${text} | ${other}`);
+      }
+    });
+  }
+  return found;
+}"""
 _LINES = """() => new Set([...document.querySelectorAll("header.top > *, header.top nav li")]
   .map((one) => one.getBoundingClientRect())
   .map((box) => Math.round((box.top + box.bottom) / 2 / 8))).size"""
@@ -59,6 +75,12 @@ def overlapping_texts(page: Page) -> list[str]:
 def cut_tables(page: Page) -> list[str]:
     """Return the tables that are wider than their box, and the cells whose text leaves them."""
     found: list[str] = page.evaluate(_CUT)
+    return found
+
+
+def unreadable_labels(page: Page) -> list[str]:
+    """Return the labels of charts that are tiny, leave the screen or lie over each other."""
+    found: list[str] = page.evaluate(_LABELS)
     return found
 
 

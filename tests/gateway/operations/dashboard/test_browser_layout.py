@@ -13,7 +13,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from gateway.admin.routes import PAGES as SITE
 from tests.gateway.operations.dashboard.browsing import PASSWORD
-from tests.gateway.operations.dashboard.page_layout import cut_tables, lines_of_the_header, overlapping_texts
+from tests.gateway.operations.dashboard.page_layout import (
+    cut_tables,
+    lines_of_the_header,
+    overlapping_texts,
+    unreadable_labels,
+)
 from tests.gateway.operations.dashboard.real_gateway import (
     IN_CHROMIUM,
     MODELS,
@@ -94,7 +99,7 @@ def test_on_the_first_day_the_overview_says_what_to_do_until_the_first_request_i
     page = signed_in(context)
     assert not complaints(page)
     assert not serious_findings(page)
-    expect(page.locator("figure.chart")).to_have_count(0)
+    expect(page.locator("figure.timeline")).to_have_count(0)
     first = page.locator("ol.steps li").filter(has_text="Send a first request")
     expect(first).to_contain_text("to do")
     page.get_by_role("button", name="Copy").click()
@@ -103,7 +108,7 @@ def test_on_the_first_day_the_overview_says_what_to_do_until_the_first_request_i
     assert copied.startswith(f"curl {gateway.url}/v1/chat/completions ")
     ask(gateway, "tier-1", "Hello")
     # The page follows without a reload.
-    expect(page.locator("figure.chart")).to_have_count(4)
+    expect(page.locator("figure.timeline")).to_have_count(4)
     page.get_by_text("First steps:").click()
     expect(page.locator("ol.steps li").filter(has_text="Send a first request")).to_contain_text("done")
     context.close()
@@ -149,17 +154,38 @@ def test_a_long_name_does_not_push_the_navigation_to_a_second_line(
     assert not found, "\n".join(found)
 
 
-def test_on_a_phone_the_tables_that_are_read_most_are_not_cut(chrome: Browser, used: ServedProcess) -> None:
-    context = chrome.new_context(base_url=used.url, viewport={"width": 360, "height": 740})
+@pytest.mark.parametrize("width", [390, 360])
+def test_on_a_phone_no_table_is_cut_and_charts_can_be_read(chrome: Browser, used: ServedProcess, width: int) -> None:
+    context = chrome.new_context(base_url=used.url, viewport={"width": width, "height": 740})
     page = signed_in(context)
     found = []
-    for path in ("/admin", "/admin/requests", "/admin/keys"):
-        page.goto(path)
-        found += cut_tables(page) + overlapping_texts(page)
-    page.goto("/admin/routing")
-    found += overlapping_texts(page)
+    for place in PAGES:
+        opened(page, place)
+        complaints = cut_tables(page) + overlapping_texts(page) + unreadable_labels(page)
+        found += [f"{page.url}: {one}" for one in complaints]
     context.close()
     assert not found, "\n".join(found)
+
+
+def test_on_a_phone_the_pages_are_in_a_menu_that_needs_no_script(chrome: Browser, used: ServedProcess) -> None:
+    desk = chrome.new_context(base_url=used.url, viewport={"width": 1024, "height": 740})
+    signed_in(desk)
+    cookies = desk.storage_state()
+    desk.close()
+    context = chrome.new_context(
+        base_url=used.url, viewport={"width": 390, "height": 740}, java_script_enabled=False, storage_state=cookies
+    )
+    page = context.new_page()
+    page.goto("/admin/requests")
+    link = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Keys")
+    expect(link).to_be_hidden()
+    page.get_by_text("Menu", exact=True).click()
+    expect(link).to_be_visible()
+    page.set_viewport_size({"width": 1024, "height": 740})
+    page.goto("/admin/requests")
+    expect(page.get_by_text("Menu", exact=True)).to_be_hidden()
+    expect(link).to_be_visible()
+    context.close()
 
 
 def test_a_key_is_made_with_four_fields_and_the_others_on_request(chrome: Browser, used: ServedProcess) -> None:

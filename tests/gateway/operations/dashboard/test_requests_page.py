@@ -278,7 +278,7 @@ async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
     answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "Hello"}])
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = (await admin.get(f"/admin/requests/{answer.id}")).text
-    assert page.count('<td class="why">the request is pinned to tier-2</td>') == 3
+    assert page.count('<td class="why" data-head="Ruled out by">the request is pinned to tier-2</td>') == 3
 
 
 async def test_keys_are_shown_and_found_by_name(aio: RunningGateway, admin: httpx.AsyncClient) -> None:

@@ -16,3 +16,15 @@ TEMPLATES = {
 def test_every_header_says_what_it_heads(name: str) -> None:
     headers = re.findall(r"<th(?=[ >])[^>]*>", TEMPLATES[name])
     assert [header for header in headers if not re.search(r'scope="(col|row)"', header)] == []
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_every_cell_but_a_rows_first_names_its_column_where_the_headers_are_hidden(name: str) -> None:
+    assert set(re.findall(r"<table[^>]*>", TEMPLATES[name])) <= {
+        '<table class="stacked">',
+        '<table class="stacked cards">',
+        '<table class="stacked timeline">',
+    }
+    # Without what Jinja replaces, a cell that begins its row stands next to the row's tag.
+    plain = re.sub(r"\{[%#].*?[%#]\}|\s+(?=<)", "", TEMPLATES[name])
+    assert [cell for cell in re.findall(r"(?<!<tr>)<td(?=[ >])[^>]*>", plain) if "data-head=" not in cell] == []
