@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway import __version__
 from gateway.admin.health import health_of
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
-from gateway.admin.traffic import SPAN_NAMES, USUAL_SPAN, SpanQuery, charts_of
+from gateway.admin.traffic import LAST, SPAN_NAMES, USUAL_SPAN, SpanQuery, charts_of
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter, root_of
 from gateway.edge.proxies import host_is_allowed
@@ -293,7 +293,7 @@ async def _context(operations: Operations, now: Overview, traffic: Traffic | Non
     return {
         "now": now,
         "span": span,
-        "span_name": SPAN_NAMES[span],
+        "span_name": LAST[span],
         "traffic": traffic,
         "charts": charts,
         # Nothing to chart: the page says what to do instead.

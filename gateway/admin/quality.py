@@ -17,6 +17,7 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.admin.labels import labels_shown, order_reset, review, show_review
 from gateway.admin.resource import Admin, AdminContext, AsCsv, json_or_csv, list_endpoint, query_page
+from gateway.admin.traffic import LAST, SPAN_NAMES, SpanQuery, verdicts_chart
 from gateway.admin.versions import (
     TrialOrder,
     VersionsNow,
@@ -282,12 +283,13 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 @get("/quality")
-async def show_quality(request: HttpRequest, admin: Admin) -> Response[Any]:
+async def show_quality(request: HttpRequest, admin: Admin, span: SpanQuery = "7d") -> Response[Any]:
     """The summary: how much quality is kept, what is amiss, and what is on trial."""
-    runs, estimates, registered = await asyncio.gather(
+    runs, estimates, registered, traffic = await asyncio.gather(
         query_page(admin.database, RETRAININGS, {"limit": "1"}),
         _estimates(admin.operations),
         _registered(admin),
+        admin.operations.live.traffic.look(span),
     )
     return page(
         request,
@@ -295,6 +297,11 @@ async def show_quality(request: HttpRequest, admin: Admin) -> Response[Any]:
         "Quality",
         estimates=estimates,
         kept=None if estimates is None else _worse_of_all(estimates),
+        span=span,
+        spans=SPAN_NAMES,
+        span_name=LAST[span],
+        traffic=traffic,
+        chart_of_verdicts=verdicts_chart(traffic) if traffic is not None and traffic.together.verified else None,
         warnings=[] if estimates is None else list(warnings_of(estimates)),
         enough=ENOUGH_ANSWERS,
         strongest=admin.serving.routing.served.strongest,

@@ -14,6 +14,8 @@ from gateway.operations.dashboard.html.charts import DASHES, Series, Timeline
 from quality.estimates.traffic import Bucket, Span, Traffic
 
 SPAN_NAMES: Mapping[Span, str] = {"15m": "15 minutes", "1h": "1 hour", "24h": "24 hours", "7d": "7 days"}
+LAST: Mapping[Span, str] = {**SPAN_NAMES, "1h": "hour"}
+"""The spans as they follow "in the last"."""
 USUAL_SPAN: Span = "1h"
 # The first seconds of a bucket say nothing of a rate.
 _LEAST_SECONDS = 10.0
@@ -82,6 +84,20 @@ def cost_chart(traffic: Traffic) -> Timeline:
             Series(name="by the strongest tier alone", values=strongest, colour="quiet", dashes=DASHES[2]),
         ],
         format="usd",
+    )
+
+
+def verdicts_chart(traffic: Traffic) -> Timeline:
+    """Return the chart of verified answers, and of those that were judged worse."""
+    buckets = traffic.buckets
+    return Timeline(
+        title="Verified answers",
+        times=[bucket.at for bucket in buckets],
+        series=[
+            Series(name="verified", values=[bucket.verified for bucket in buckets], colour="ink"),
+            Series(name="worse", values=[bucket.worse for bucket in buckets], colour="bad", dashes=DASHES[2]),
+        ],
+        format="count",
     )
 
 

@@ -10,7 +10,9 @@ from sqlalchemy import ColumnElement, Integer, case, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events
+from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests, requests
+from quality.estimates.verified_sample import PEOPLE, UNCERTAIN
 
 Span = Literal["15m", "1h", "24h", "7d"]
 SPANS: dict[Span, tuple[float, float]] = {
@@ -34,6 +36,10 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """Requests whose answer failed; those that their callers left are not among them."""
     refused: int
     """Requests that were refused before there was an answer."""
+    verified: int
+    """Answers that were judged against the strongest tier's in this time, whenever they were given."""
+    worse: int
+    """Those of them that were judged worse."""
     cost_usd: float
     strongest_usd: float
     """What the strongest tier alone would have cost."""
@@ -96,7 +102,8 @@ class _Count:
 
     def __init__(self) -> None:
         self.answered, self.first_tokens = defaultdict[int, int](int), defaultdict[int, int](int)
-        self.failed, self.refused, self.cost_usd, self.strongest_usd = 0, 0, 0.0, 0.0
+        self.failed, self.refused, self.verified, self.worse = 0, 0, 0, 0
+        self.cost_usd, self.strongest_usd = 0.0, 0.0
 
     def add(self, tier: int, status: str, first_token: int | None, count: int, usd: float, strongest: float) -> None:
         """Count alike requests."""
@@ -114,6 +121,8 @@ class _Count:
             answered=dict(self.answered),
             failed=self.failed,
             refused=self.refused,
+            verified=self.verified,
+            worse=self.worse,
             cost_usd=self.cost_usd,
             strongest_usd=self.strongest_usd,
             ttft_p50=_quantile(self.first_tokens, 0.5),
@@ -138,6 +147,10 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
             causes[status, code] += refused
             for count in (counts[place], whole):
                 count.refused += refused
+        for place, label, verified in await _verified(connection, begin, seconds):
+            for count in (counts[place], whole):
+                count.verified += verified
+                count.worse += verified if label == "worse" else 0
         changes = await _changed(connection, begin)
     return Traffic(
         span=span,
@@ -181,6 +194,17 @@ async def _refused(connection: AsyncConnection, begin: float, seconds: float) ->
     groups = (rows.c.place, rows.c.status, rows.c.code)
     found = await connection.execute(select(*groups, func.sum(rows.c.count)).group_by(*groups))
     return [(place, status, code, int(count)) for place, status, code, count in found]
+
+
+async def _verified(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, str, int]]:
+    """Return counts of verdicts by bucket and label, without those of people and those on which opinions differ."""
+    v = verifications.c
+    place = _place(connection, v.finished_at, begin, seconds).label("place")
+    judged = v.finished_at >= begin, v.label.is_not(None), v.label != UNCERTAIN, v.judge != PEOPLE
+    rows = select(place, v.label).where(*judged).subquery()
+    groups = (rows.c.place, rows.c.label)
+    found = await connection.execute(select(*groups, func.count()).group_by(*groups))
+    return [(place, label, count) for place, label, count in found]
 
 
 async def _changed(connection: AsyncConnection, begin: float) -> list[Change]:

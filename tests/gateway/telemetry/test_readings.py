@@ -11,7 +11,8 @@ from quality.estimates.traffic import Bucket, Span, Traffic
 from tests.support.clock import Clock
 
 NOTHING = Bucket(
-    at=0.0, answered={}, failed=0, refused=0, cost_usd=0.0, strongest_usd=0.0, ttft_p50=None, ttft_p95=None
+    at=0.0, answered={}, failed=0, refused=0, verified=0, worse=0, cost_usd=0.0, strongest_usd=0.0, ttft_p50=None,
+    ttft_p95=None,
 )  # fmt: skip
 
 

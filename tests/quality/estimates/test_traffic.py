@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests
 from quality.estimates.traffic import SPANS, RefusalCause, Span, read_traffic
+from quality.estimates.verified_sample import PEOPLE
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.quality.estimates.test_estimates import plans_of
 
@@ -72,6 +74,28 @@ async def test_a_span_begins_and_ends_where_its_buckets_do(sqlite_engine: AsyncE
     assert {late.at - early.at for early, late in zip(traffic.buckets, traffic.buckets[1:], strict=False)} == {seconds}
     assert len(traffic.buckets) * seconds == length
     assert sum(bucket.answered.get(1, 0) for bucket in traffic.buckets) == 2
+
+
+async def test_verdicts_count_where_they_were_given_and_those_of_people_do_not(any_engine: AsyncEngine) -> None:
+    alike = {
+        "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample", "status": "done",
+        "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": NOW - 5000,
+    }  # fmt: skip
+    given = [
+        (20, "no_worse", "exact"), (20, "worse", "pairwise"), (70, "tie", "pairwise"), (70, "uncertain", "pairwise"),
+        (70, "worse", PEOPLE), (20 * MINUTE, "worse", "exact"),
+    ]  # fmt: skip
+    rows = [
+        {**alike, "request_id": str(n), "finished_at": NOW - ago, "label": label, "judge": judge}
+        for n, (ago, label, judge) in enumerate(given)
+    ]
+    async with any_engine.begin() as connection:
+        await connection.execute(insert(verifications), rows)
+
+    traffic = await read_traffic(any_engine, "15m", NOW)
+
+    assert [(bucket.verified, bucket.worse) for bucket in traffic.buckets[-2:]] == [(1, 0), (2, 1)]
+    assert (traffic.together.verified, traffic.together.worse) == (3, 1)
 
 
 async def test_times_to_the_first_token_are_near_their_quantiles(sqlite_engine: AsyncEngine) -> None:

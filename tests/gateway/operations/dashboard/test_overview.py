@@ -34,7 +34,7 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -> None:
     page = await admin.get("/admin")
     assert page.status_code == 200
-    assert "No request in the last 1 hour." in page.text
+    assert "No request in the last hour." in page.text
     assert 'aria-current="page">Overview' in page.text
     assert "curl http://127.0.0.1:" in page.text
     assert "<figure" not in page.text

@@ -1,6 +1,7 @@
 """The quality page: figures, and changes by authorised users, each with a recorded reason."""
 
 import re
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -12,7 +13,7 @@ from sqlalchemy import insert
 from classifier.registry.artefact import default_artefact, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
-from migrations.tables.quality import classifier_versions, retrain_runs
+from migrations.tables.quality import classifier_versions, retrain_runs, verifications
 from quality.estimates.verified_sample import wilson_interval
 from quality.monitor.status import CalibrationDrift, MonitorStatus
 from quality.store.database import open_database
@@ -193,6 +194,23 @@ async def test_the_summary_says_what_serves_and_leads_to_the_details(viewer: htt
     assert "The quality monitor does not run" in page
     assert f'href="{DETAILS}"' in page
     assert f'href="{PAGE}"' in (await viewer.get(DETAILS)).text
+
+
+async def test_the_summary_charts_the_verdicts_of_the_range_that_is_asked_for(
+    aio: RunningGateway, viewer: httpx.AsyncClient
+) -> None:
+    judged = {
+        "request_id": "v1", "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
+        "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "status": "done", "label": "worse", "judge": "pairwise",
+        "created_at": time.time() - 7300, "finished_at": time.time() - 7200,
+    }  # fmt: skip
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(verifications).values(judged))
+    for span, said in (("1h", "No answer was verified in the last hour"), ("24h", "1 of 1 verified answers were")):
+        page = (await viewer.get(f"{PAGE}?span={span}")).text
+        assert said in page
+        assert f'href="{PAGE}?span={span}" aria-current="true"' in page
+    assert "Values: Verified answers" in page
 
 
 async def test_the_summary_knows_no_share_of_fewer_than_ten_answers_and_warns_of_drift(
