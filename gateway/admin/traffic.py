@@ -17,8 +17,6 @@ SPAN_NAMES: Mapping[Span, str] = {"15m": "15 minutes", "1h": "1 hour", "24h": "2
 LAST: Mapping[Span, str] = {**SPAN_NAMES, "1h": "hour"}
 """The spans as they follow "in the last"."""
 USUAL_SPAN: Span = "1h"
-# The first seconds of a bucket say nothing of a rate.
-_LEAST_SECONDS = 10.0
 
 SpanQuery = Annotated[Span, QueryParameter(description="How far back, from now.")]
 
@@ -113,8 +111,10 @@ def _by_tier(traffic: Traffic, names: Mapping[int, str]) -> list[Series]:
     ]
 
 
-def _per(traffic: Traffic, seconds: float, values: Sequence[float]) -> list[float]:
-    """Return sums of buckets as rates; the last bucket's is over the time that has passed of it."""
-    lengths = [traffic.seconds] * len(values)
-    lengths[-1] = max(traffic.until - traffic.buckets[-1].at, _LEAST_SECONDS)
-    return [value / length * seconds for value, length in zip(values, lengths, strict=True)]
+def _per(traffic: Traffic, seconds: float, values: Sequence[float]) -> list[float | None]:
+    """Return sums of buckets as rates. The last bucket's is over the time that has passed of it, and None before its
+    half: of its first seconds a request more or less would look like a burst or an outage."""
+    *whole, last = values
+    passed = traffic.until - traffic.buckets[-1].at
+    rates: list[float | None] = [value / traffic.seconds * seconds for value in whole]
+    return [*rates, last / passed * seconds if passed >= traffic.seconds / 2 else None]

@@ -265,7 +265,10 @@ def _bytes(value: float | None) -> str:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    if value is None:
+        return "–"
+    # Thousands as words have them, without an exponent.
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def _when(value: float | None) -> str:

@@ -5,7 +5,9 @@ function replaceParts(html, which = "[data-live]") {
   const fresh = new DOMParser().parseFromString(html, "text/html");
   for (const part of fresh.querySelectorAll(which)) {
     const old = document.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
-    if (old && old.innerHTML !== part.innerHTML) {
+    // What somebody has opened or points at stays as it is until they are done.
+    const read = old?.querySelector("details[open]") || (old?.matches(":hover") && old.querySelector(".timeline"));
+    if (old && !read && old.innerHTML !== part.innerHTML) {
       const holder = old.contains(document.activeElement) ? document.activeElement.id : "";
       old.replaceChildren(...document.importNode(part, true).childNodes);
       if (holder) document.getElementById(holder)?.focus();

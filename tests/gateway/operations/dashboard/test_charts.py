@@ -79,3 +79,18 @@ def test_charts_have_headings_and_labels_without_long_fractions() -> None:
 def _drawn(chart: str, **known: object) -> str:
     text = '{% import "charts.html" as c with context %}' + chart
     return TEMPLATES.from_string(text).render(**known)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.1234, 3, "0.123"),
+        (12.34, 3, "12.3"),
+        (1234.5, 3, "1,234"),
+        (120.0, 2, "120"),
+        (-4000.0, 3, "-4,000"),
+        (None, 3, "–"),
+    ],
+)
+def test_large_numbers_have_no_exponent(value: float, digits: int, text: str) -> None:
+    assert TEMPLATES.filters["number"](value, digits) == text

@@ -160,7 +160,7 @@ async def test_refusals_stand_in_the_first_row_with_their_causes(aio: RunningGat
     lead = page.partition('<dl class="figures lead">')[2].partition("</dl>")[0]
     assert ">709<" in lead
     assert "709 × budget_exceeded" in lead
-    assert "status=refused&amp;code=budget_exceeded" in lead
+    assert "status=refused&amp;code=budget_exceeded&amp;since=20" in lead
 
 
 async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
@@ -168,7 +168,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
 ) -> None:
     _forget(aio)
     assert (await admin.get("/admin/api/overview")).json()["upgrade"] is None
-    assert "no answer verified yet" in (await admin.get("/admin")).text
+    assert "not measured by this server" in (await admin.get("/admin")).text
 
     async def three_of_fifty() -> UpgradeRate:
         return upgrade_rate([False] * 3 + [True] * 47, UpgradeSettings())
@@ -178,7 +178,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
     assert (await admin.get("/admin/api/overview")).json()["upgrade"]["needs_upgrade"]["count"] == 3
     page = await admin.get("/admin")
     assert "94.0%" in page.text
-    assert "of 50 verified" in page.text
+    assert "of the last 50 verified" in page.text
 
 
 async def test_the_saving_is_that_of_the_page_spend(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
