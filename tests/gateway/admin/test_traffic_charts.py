@@ -1,4 +1,4 @@
-"""Charts of traffic show rates, and none of a bucket that has hardly begun."""
+"""Charts of traffic show rates, and none of a bucket that is only seconds old."""
 
 import msgspec
 import pytest
