@@ -35,8 +35,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from inference_core.engine.precedence import Rank
-from inference_core.engine.sequence import Sequence, Status
+from inference_core.engine.sequence import Rank, Sequence, Status
 from inference_core.engine.sequence_kv import SequenceKV
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool

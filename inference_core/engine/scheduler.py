@@ -12,7 +12,6 @@ from inference_core.engine.commit import (
     SchedulerTotals,
     StepCommit,
 )
-from inference_core.engine.precedence import Precedence, Rank
 from inference_core.engine.queues import (
     Batch,
     Deadlines,
@@ -24,7 +23,7 @@ from inference_core.engine.queues import (
     joins_now,
     service_order,
 )
-from inference_core.engine.sequence import Join, Sequence, Status
+from inference_core.engine.sequence import Join, Precedence, Rank, Sequence, Status
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.adapter import NO_SLOT, AdapterSlots

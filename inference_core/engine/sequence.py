@@ -2,6 +2,7 @@
 and values are, what it has cost, and what is read off it.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -10,12 +11,93 @@ from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
-from inference_core.engine.precedence import Precedence
 from inference_core.engine.prompt_readings import Readings
 from inference_core.engine.sequence_kv import SequenceKV
 from inference_core.kv_cache.prefix_hash import root_digest
-from inference_core.protocol import NO_TIMES, AddRequest, FinishReason, SequenceOutput, StepTimes, TokenLogprob
+from inference_core.protocol import (
+    LAST_CLASS,
+    NO_TIMES,
+    AddRequest,
+    FinishReason,
+    SequenceOutput,
+    StepTimes,
+    TokenLogprob,
+)
 from inference_core.step_plan import SampleSpec, ScheduledSequence
+
+IDLE_LIFTS = 12
+"""So many lifts by ageing make idle work a part of the last class."""
+IDLE_CLASS = LAST_CLASS + IDLE_LIFTS
+
+Rank = tuple[int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Precedence:
+    """The rights of a sequence, and what it has waited. Waiting and prefilling age it, decoding does not."""
+
+    number: int
+    """Unique in the core; it breaks every tie."""
+    priority: int
+    deadline: float
+    arrival: float
+    waiting_since: float | None
+    """When the sequence last began to wait; None while it decodes."""
+    waited_seconds: float = 0.0
+    """Sum of earlier waits."""
+    held_class: int = 0
+    """Priority class of the last admission, after ageing."""
+    last_step: int = -1
+
+    @classmethod
+    def of_request(cls, request: AddRequest, number: int, now: float) -> Self:
+        return cls(
+            number,
+            IDLE_CLASS if request.idle else request.priority,
+            math.inf if request.deadline is None else request.deadline,
+            request.arrival or now,
+            waiting_since=now,
+        )
+
+    @property
+    def is_idle_work(self) -> bool:
+        """Whether the sequence has no caller (`AddRequest.idle`), so that it is no part of the load."""
+        return self.priority > LAST_CLASS
+
+    def begin_wait(self, now: float) -> None:
+        """Wait from `now` on, or go on waiting for the prompt."""
+        if self.waiting_since is None:
+            self.waiting_since = now
+
+    def start_decoding(self, now: float) -> None:
+        """End the wait for the prompt."""
+        assert self.waiting_since is not None
+        self.waited_seconds += now - self.waiting_since
+        self.waiting_since = None
+
+    def waited(self, now: float) -> float:
+        """Seconds spent waiting or prefilling so far."""
+        if self.waiting_since is None:
+            return self.waited_seconds
+        return self.waited_seconds + now - self.waiting_since
+
+    def aged_class(self, now: float, ageing_seconds: float) -> int:
+        """The priority class lifted by one for every `ageing_seconds` spent waiting or prefilling."""
+        return self.priority - int(self.waited(now) / ageing_seconds)
+
+    def seconds_to_next_lift(self, now: float, ageing_seconds: float) -> float:
+        """Seconds until ageing changes the `aged_class` of a waiting or prefilling sequence."""
+        waited = self.waited(now)
+        return (int(waited / ageing_seconds) + 1) * ageing_seconds - waited
+
+    def arrival_order(self, now: float, ageing_seconds: float) -> tuple[int, float, float, int]:
+        """`queues.service_order` without lengths: tokens of different models do not compare."""
+        return (self.aged_class(now, ageing_seconds), self.deadline, self.arrival, self.number)
+
+    @property
+    def newcomer_claim(self) -> Rank:
+        """The end of the sequence's own class: it may preempt only holders of a greater rank."""
+        return (self.priority, 1, 0)
 
 
 class Status(Enum):
@@ -135,8 +217,8 @@ class Sequence:
         token_ids, digests = prompt + outputs, list(public)
         drawn_from = len(prompt) if request.drawn_from is None else request.drawn_from
         share = ScheduledSequence(sequence_id, [], 0, [], None, fast_until=drawn_from if fast else 0)
-        root = root_digest(request.salt, adapter_digest, fast=fast)
         sampling, readings = request.sampling, Readings.of_choice(request, index)
+        root = root_digest(request.salt, adapter_digest, fast=fast)
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         return cls(
             sequence_id,

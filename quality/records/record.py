@@ -27,41 +27,18 @@ class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the request's system prompt, "" without one or without consent to learn from it."""
 
 
-class Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt cost, and by which counts."""
-
-    cost_usd: float
-    """The price times the tokens, unless the server said what it charges."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    """Tokens of the prompt that the server read from its cache."""
-    cache_write_tokens: int = 0
-    """Tokens of the prompt that the server wrote into its cache."""
-    cache_write_1h_tokens: int = 0
-    """How many of these stay for an hour."""
-    price: Price | None = None
-    """What its tokens were billed at, with the step of a long prompt."""
-    charged_usd: float | None = None
-    """What the server said it charges, within what was held; it was billed."""
-    extras: list[str] = []
-    """What was billed besides tokens, or has no known price."""
-    extras_usd: float = 0.0
-    """How much of `cost_usd` is for these."""
-    estimated: bool = False
-    """Whether a server elsewhere has not counted all its tokens, because the answer was left or broke off, or because
-    it tells no counts.
-    """
-
-
-class Attempt(Charged, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One tier that was tried. Failed and escalated attempts are billed for what they generated, and so is a second
     sample that an answer was `compared` with.
+
+    The fields stand in the order in which the dictionary that packs attempts has them.
     """
 
     tier: int
     model: str
     status: AttemptStatus
+    cost_usd: float
+    """The price times the tokens, unless the server said what it charges."""
     max_tokens: int | None = None
     """The limit of a choice that a server elsewhere was sent; None: it was sent none."""
     error: str | None = None
@@ -81,12 +58,32 @@ class Attempt(Charged, frozen=True, kw_only=True):
     """How one of several tiers that answered at once took part: the one that was sent is "ok", others "agreed" or
     "differed".
     """
+    cached_tokens: int = 0
+    """Tokens of the prompt that the server read from its cache."""
+    cache_write_tokens: int = 0
+    """Tokens of the prompt that the server wrote into its cache."""
+    cache_write_1h_tokens: int = 0
+    """How many of these stay for an hour."""
     added: list[str] = []
     """Fields that the server was sent and no caller set."""
     guarded: str | None = None
     """The guardrail that replaced or blocked the answer, after which it is no evidence about the tier."""
     target: str | None = None
     """The name of the target that stood in for the tier, which says nothing of the tier's own answers."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: Price | None = None
+    """What its tokens were billed at, with the step of a long prompt."""
+    charged_usd: float | None = None
+    """What the server said it charges, within what was held; it was billed."""
+    extras: list[str] = []
+    """What was billed besides tokens, or has no known price."""
+    extras_usd: float = 0.0
+    """How much of `cost_usd` is for these."""
+    estimated: bool = False
+    """Whether a server elsewhere has not counted all its tokens, because the answer was left or broke off, or because
+    it tells no counts.
+    """
     continued_at: int | None = None
     """After how many characters it went on, which failed attempts before it had given."""
     resumed: bool = False

@@ -373,9 +373,10 @@ async def test_operators_switch_it_off_and_every_change_is_in_the_history(gatewa
     assert (unknown.status_code, "semantic" in unknown.text) == (400, True)
     refused = await admin.patch("/v1/admin/knobs/cache", json={"ttl_seconds": 0})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttl_seconds")
-    history = (await admin.get("/v1/admin/knobs/changes", params={"limit": 4})).json()["changes"]
+    history = (await admin.get("/v1/admin/knobs/changes", params={"limit": 5})).json()["changes"]
     assert [(one["part"], one["knob"], one["new_value"]) for one in history] == [
         ("cache", "ttl_seconds", 0),
+        ("cache", "semantic", True),
         ("cache", "ttl_seconds", 50.5),
         ("cache", "enabled", True),
         ("cache", "enabled", False),

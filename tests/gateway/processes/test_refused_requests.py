@@ -78,10 +78,10 @@ async def test_pages_answer_why_an_app_gets_a_429(aio: ServedProcess) -> None:
         assert "Try again in" in shown
 
         async def told() -> bool:
-            return "2 refused requests</a> in the last hour" in (await browser.get("/admin")).text
+            return ">2 × rate_limit_exceeded</a>" in (await browser.get("/admin")).text
 
         await eventually(told, 0.5)
-    assert aio.admin.get("/admin/api/overview").json()["refused"] == 2
+    assert aio.admin.get("/admin/api/traffic").json()["together"]["refused"] == 2
 
 
 def made_key(aio: ServedProcess, name: str, **terms: Any) -> dict[str, Any]:

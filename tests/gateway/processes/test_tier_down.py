@@ -39,8 +39,8 @@ async def test_page_metrics_and_errors_name_the_outage(tmp_path: Path, upstream:
     async with httpx.AsyncClient(base_url=aio.url, timeout=60, follow_redirects=True) as browser:
         await sign_in(browser)
         page = (await browser.get("/admin")).text
-    assert "Tier 2 is down: it takes no requests." in page
+    assert "Tier tier-2 is down: it takes no requests." in page
     assert "1 of 2 answers of the last" in page
-    assert page.index("Tier 2 is down") < page.index("Saved, net")
+    assert page.index("Tier tier-2 is down") < page.index("Saved, net")
     overview = aio.admin.get("/admin/api/overview").json()
     assert [tier["below_target"] for tier in overview["tiers"]] == [1, 0]

@@ -3,7 +3,7 @@
 import pytest
 from core_driver import CoreDriver, greedy
 
-from inference_core.engine.precedence import IDLE_LIFTS
+from inference_core.engine.sequence import IDLE_LIFTS
 from inference_core.protocol import Knobs
 
 TWO = {"a": 1, "b": 1}
