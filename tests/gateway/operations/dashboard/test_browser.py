@@ -136,7 +136,8 @@ def test_the_overview_follows_requests_without_a_reload_until_it_is_paused(
 ) -> None:
     page = signed_in(desk)
     page.evaluate("window.stayed = true")
-    count = page.locator('[data-live="now"] .figure').filter(has_text="Requests/s").locator("small")
+    figures = page.locator('[data-live="now"] .figure')
+    count = figures.filter(has=page.get_by_text("Requests", exact=True)).locator("dd")
     before = count.inner_text()
     gateway.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Hi"}], max_tokens=2)
     expect(count).not_to_have_text(before)
@@ -149,7 +150,7 @@ def test_the_overview_follows_requests_without_a_reload_until_it_is_paused(
 def test_without_javascript_everything_is_there(chrome: Browser, gateway: ServedProcess) -> None:
     context = chrome.new_context(base_url=gateway.url, java_script_enabled=False)
     page = signed_in(context)
-    assert page.locator("svg.bar rect").count() == 2 * 5
+    assert page.locator("svg.bar rect").count() == 5
     expect(page.get_by_role("button", name="Pause updates")).to_have_count(0)
     page.get_by_role("link", name="Requests").click()
     page.get_by_label("Tier").select_option("1")

@@ -69,6 +69,7 @@ def test_the_labels_that_routing_follows_are_counted_and_forgotten(page: Page) -
 
 
 def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> None:
+    page.get_by_role("link", name="Back to the summary").click()
     page.get_by_role("link", name="Review answers that were judged worse").click()
     request = page.locator("h2 a")
     first = request.inner_text()

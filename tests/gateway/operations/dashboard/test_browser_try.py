@@ -45,6 +45,8 @@ def flaws(page: Page) -> list[str]:
 
 def test_the_route_follows_what_is_written_and_both_answers_stream_to_a_verdict(context: BrowserContext) -> None:
     page = signed_in(context)
+    if (menu := page.get_by_text("Menu", exact=True)).is_visible():
+        menu.click()
     page.get_by_role("link", name="Try", exact=True).click()
     assert not flaws(page)
     page.evaluate("window.stayed = true")
@@ -59,7 +61,7 @@ def test_the_route_follows_what_is_written_and_both_answers_stream_to_a_verdict(
     page.get_by_label("Longest answer, tokens").fill("24")
     page.get_by_role("button", name="Ask", exact=True).click()
     for tier in (1, 4):
-        answer = page.get_by_label(f"Answer of tier {tier}")
+        answer = page.get_by_label(f"Answer of tier-{tier}")
         expect(answer.get_by_text("First token")).to_be_visible()
         record = str(answer.get_by_role("link", name="Its record").get_attribute("href")).rpartition("/")[2]
         recorded = page.request.get(f"/admin/api/requests/{record}").json()["request"]
