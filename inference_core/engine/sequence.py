@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from inference_core.engine.prompt_readings import Readings
 from inference_core.engine.sequence_kv import SequenceKV
-from inference_core.kv_cache.prefix_hash import root_digest
 from inference_core.protocol import (
     LAST_CLASS,
     NO_TIMES,
@@ -214,11 +213,10 @@ class Sequence:
         nothing else. `public`: the digests of the public prefix that it begins with."""
         sequence_id = f"{request.request_id}/{index}"
         prompt, outputs = request.prompt_token_ids, request.drawn_token_ids.copy()
-        token_ids, digests = prompt + outputs, list(public)
+        token_ids = prompt + outputs
         drawn_from = len(prompt) if request.drawn_from is None else request.drawn_from
         share = ScheduledSequence(sequence_id, [], 0, [], None, fast_until=drawn_from if fast else 0)
         sampling, readings = request.sampling, Readings.of_choice(request, index)
-        root = root_digest(request.salt, adapter_digest, fast=fast)
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         return cls(
             sequence_id,
@@ -227,7 +225,7 @@ class Sequence:
             leader,
             max_output_tokens=max(1, min(sampling.max_tokens, max_context - len(prompt))),
             precedence=Precedence.of_request(request, number, now),
-            kv=SequenceKV(token_ids, share, root, digests, num_public_blocks=len(digests)),
+            kv=SequenceKV.of_tokens(token_ids, share, list(public), request.salt, adapter_digest, fast=fast),
             times=SequenceTimes(queued_since=now),
             readings=readings,
             token_ids=token_ids,

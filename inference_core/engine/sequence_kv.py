@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
-from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest
+from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest, root_digest
 from inference_core.step_plan import ScheduledSequence
 
 
@@ -30,6 +31,23 @@ class SequenceKV:
     """How many of the first blocks of tables with a window were released (`kv_cache.layout`)."""
     pinned: list[int] = field(default_factory=list)
     """All blocks that it needs, pinned for it to fill; [] for a sequence that allocates its blocks as it grows."""
+
+    @classmethod
+    def of_tokens(
+        cls,
+        token_ids: list[int],
+        share: ScheduledSequence,
+        public: list[bytes],
+        salt: str,
+        adapter_digest: bytes,
+        *,
+        fast: bool,
+    ) -> Self:
+        """Return those of a sequence of which nothing is computed. `public`: the digests of the public prefix that it
+        begins with; salt, adapter and the arithmetic of the prompt (`fast`) keep its other blocks apart from those of
+        other sequences."""
+        root = root_digest(salt, adapter_digest, fast=fast)
+        return cls(token_ids, share, root, public, num_public_blocks=len(public))
 
     @property
     def block_table(self) -> list[int]:
