@@ -228,10 +228,20 @@ _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 async def show_overview(request: HttpRequest, admin: Admin, span: SpanQuery = USUAL_SPAN) -> Response[Any]:
     """The page."""
     live = admin.operations.live
-    shown = await _context(admin.operations, await live.overview(), await live.traffic.look(span), span)
+    traffic = await live.traffic.look(span)
+    shown = await _context(admin.operations, await live.overview(), traffic, span)
+    charts = _charts_of(admin.operations, traffic)
     curl, api_url = first_request(request), f"{address(request)}/v1"
     return page(
-        request, "overview.html", "Overview", **shown, with_charts=True, spans=SPAN_NAMES, curl=curl, api_url=api_url
+        request,
+        "overview.html",
+        "Overview",
+        **shown,
+        with_charts=True,
+        charts=charts,
+        spans=SPAN_NAMES,
+        curl=curl,
+        api_url=api_url,
     )
 
 
@@ -281,23 +291,28 @@ def _charts(operations: Operations, traffic: Traffic | None) -> str:
 
 
 def _charts_of(operations: Operations, traffic: Traffic | None) -> list[Timeline]:
-    shown = traffic is not None and (traffic.together.answered or traffic.together.refused)
-    return charts_of(traffic, tier_names(operations.serving)) if traffic is not None and shown else []
+    if traffic is None or not _has_requests(traffic):
+        return []
+    return charts_of(traffic, tier_names(operations.serving))
+
+
+def _has_requests(traffic: Traffic) -> bool:
+    return bool(traffic.together.answered or traffic.together.refused)
 
 
 async def _context(operations: Operations, now: Overview, traffic: Traffic | None, span: Span) -> dict[str, Any]:
     steps, worth = await first_steps(operations), operations.constant.last
     catalog = operations.serving.routing.served.catalog
     verdict = None if worth is None else worth.catalogue
-    charts = _charts_of(operations, traffic)
+    charted = traffic is not None and _has_requests(traffic)
     return {
         "now": now,
         "span": span,
         "span_name": LAST[span],
         "traffic": traffic,
-        "charts": charts,
+        "charted": charted,
         # Nothing to chart: the page says what to do instead.
-        "quiet": not now.overall.requests and not charts,
+        "quiet": not now.overall.requests and not charted,
         "problems": operations.readiness.problems,
         "steps": steps,
         "open_steps": sum(step.done is not True for step in steps),
