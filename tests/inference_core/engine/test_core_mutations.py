@@ -74,12 +74,12 @@ def ignore_parent(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_salt(patch: pytest.MonkeyPatch) -> None:
     """All tenants share one prefix cache."""
-    patch.setattr(sequence, "root_digest", lambda _, adapter, fast: prefix_hash.root_digest("", adapter, fast=fast))
+    patch.setattr(sequence_kv, "root_digest", lambda _, adapter, fast: prefix_hash.root_digest("", adapter, fast=fast))
 
 
 def ignore_adapter(patch: pytest.MonkeyPatch) -> None:
     """Blocks are shared between requests with and without an adapter."""
-    patch.setattr(sequence, "root_digest", lambda salt, _, fast: prefix_hash.root_digest(salt, fast=fast))
+    patch.setattr(sequence_kv, "root_digest", lambda salt, _, fast: prefix_hash.root_digest(salt, fast=fast))
 
 
 def ignore_tokens(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
-from inference_core.engine import sequence, sequence_kv
+from inference_core.engine import sequence_kv
 from inference_core.errors import InvalidRequestError
 from inference_core.kv_cache.prefix_hash import border_digest, root_digest
 from inference_core.protocol import Knobs
@@ -116,7 +116,7 @@ def test_prompts_computed_exactly_and_fast_never_share_blocks() -> None:
 
 
 def test_a_cache_that_ignores_the_arithmetic_would_change_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequence, "root_digest", lambda salt, adapter, fast: root_digest(salt, adapter))
+    monkeypatch.setattr(sequence_kv, "root_digest", lambda salt, adapter, fast: root_digest(salt, adapter))
     driver = CoreDriver(prompt_arithmetic=True)
     driver.add([*PROMPT, 3], sampling=greedy(2))
     driver.drain()
