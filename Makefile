@@ -11,7 +11,7 @@ WORKERS ?= 4
 GATEWAY_WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo demo-replay replay mutants bench bench-all bench-peers bench-report checklist release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint style contracts types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo demo-replay replay mutants mutants-rows bench bench-all bench-peers bench-report checklist release clean
 
 CONFIGURED := $(or $(XDG_CONFIG_HOME),$(HOME)/.config)/aio/aio.toml
 
@@ -325,6 +325,11 @@ OF ?= classifier/policy quality/monitor quality/rollout gateway/tenancy gateway/
 	gateway/inference/shared_generation.py tiers/catalog/pricing.py
 mutants: install
 	$(BIN)/python -m tests.mutants $(OF)
+
+# Takes the claim of each requirement away in a copy and runs the tests that its row names, which have to fail; survivors are
+# printed. make mutants-rows ROWS="GW-03 TB": those rows; --changed: what differs from the recorded verdicts; --keep records.
+mutants-rows: install
+	$(BIN)/python -m tests.requirements $(ROWS)
 
 # The record of what the requirements' tests did, refreshed by the last .ci/run; nothing runs. Needs a checkout without changes.
 checklist: install

@@ -9,7 +9,7 @@ from benchmarks.requirements.requirements import read_requirements
 from benchmarks.sources.claims import NOT_MEASURED, tables
 from benchmarks.sources.origins import measurements_of
 from benchmarks.sources.report import report, stage_section, stages
-from tests.test_requirements import names_of
+from tests.requirements.test_requirements import names_of
 
 ROOT = Path(__file__).parents[3]
 MEASUREMENTS = ROOT / "docs" / "measurements"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.requirements.requirements import read_requirements
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROWS = read_requirements(ROOT / "docs" / "results" / "requirements.md")
 # How many requirements each chapter has.
 CHAPTERS = {

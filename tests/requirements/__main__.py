@@ -1,0 +1,113 @@
+"""`python -m tests.requirements [ROW…]`: takes the claim of each row away and runs the tests that the row names.
+
+They have to fail. Survivors are printed, and the verdicts recorded with their commit in docs/measurements.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from benchmarks.requirements.evidence_runs import git
+from benchmarks.requirements.requirements import Requirement
+from tests.requirements.row_mutants import (
+    ROOT,
+    RecordedVerdict,
+    RowMutant,
+    digest_of,
+    read_mutants,
+    read_record,
+    requirements_by_key,
+    write_record,
+)
+from tests.requirements.scratch_copy import ScratchCopy, scratch_copy
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test the mutants; 1 if one lives, cannot be tested, or its tests fail without it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="IDs, or their beginnings (GW); all without any.")
+    parser.add_argument(
+        "--changed", action="store_true", help="Only mutants whose files differ from those of the recorded verdict."
+    )
+    parser.add_argument(
+        "--passing", action="store_true", help="The named tests are known to pass: do not run them without a mutant."
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no mutant after so long.")
+    parser.add_argument("--keep", action="store_true", help="Record the verdicts in docs/measurements.")
+    options = parser.parse_args(arguments)
+
+    rows, recorded = requirements_by_key(), read_record()
+    chosen = [mutant for mutant in read_mutants().mutants if _is_chosen(mutant.row, options.rows)]
+    if options.changed:
+        chosen = [mutant for mutant in chosen if not _is_current(mutant, rows[mutant.row], recorded)]
+    verdicts = _tested(chosen, rows, recorded, passing=options.passing, seconds=options.seconds)
+    if options.keep:
+        keys = {mutant.key for mutant in read_mutants().mutants}
+        write_record({key: verdict for key, verdict in (recorded | verdicts).items() if key in keys})
+    bad = {key: verdict for key, verdict in verdicts.items() if verdict.verdict != "killed"}
+    print(
+        f"{len(verdicts) - len(bad)} of {len(verdicts)} killed, {len(chosen) - len(verdicts)} left out for lack of time"
+    )
+    for key, verdict in bad.items():
+        print(f"  {verdict.verdict}: {key} {verdict.by}")
+    return int(bool(bad))
+
+
+def _is_chosen(row: str, beginnings: Sequence[str]) -> bool:
+    return not beginnings or row.startswith(tuple(beginnings))
+
+
+def _is_current(mutant: RowMutant, row: Requirement, recorded: Mapping[str, RecordedVerdict]) -> bool:
+    verdict = recorded.get(mutant.key)
+    return verdict is not None and verdict.verdict == "killed" and verdict.digest == digest_of(mutant, row)
+
+
+def _tested(
+    mutants: Sequence[RowMutant],
+    rows: Mapping[str, Requirement],
+    recorded: Mapping[str, RecordedVerdict],
+    *,
+    passing: bool,
+    seconds: float,
+) -> dict[str, RecordedVerdict]:
+    """Return the verdicts by key, without those for which the time was too short."""
+    commit = git(ROOT, "rev-parse", "--short=12", "HEAD") or "unknown"
+    until = time.monotonic() + seconds
+    verdicts: dict[str, RecordedVerdict] = {}
+    sound: dict[str, bool] = {}
+    with scratch_copy() as copy:
+        for mutant in mutants:
+            if time.monotonic() > until:
+                break
+            row = rows[mutant.row]
+            if not passing and mutant.row not in sound:
+                sound[mutant.row] = copy.run(row.tests)[0] == "lives"
+            if sound.get(mutant.row, True):
+                verdict = _verdict(copy, mutant, row, recorded, commit)
+            else:
+                verdict = _record_of(mutant, row, commit, "error", "its tests do not pass without the mutant")
+            verdicts[mutant.key] = verdict
+            print(f"{verdict.verdict:8} {mutant.key}: {verdict.by}", file=sys.stderr, flush=True)
+    return verdicts
+
+
+def _verdict(
+    copy: ScratchCopy, mutant: RowMutant, row: Requirement, recorded: Mapping[str, RecordedVerdict], commit: str
+) -> RecordedVerdict:
+    """Run the test that noticed the mutant last time first."""
+    last = recorded[mutant.key].by.partition("[")[0] if mutant.key in recorded else ""
+    tests = sorted(row.tests, key=lambda test: test.partition("::")[2] != last)
+    with copy.edited(mutant.edits):
+        verdict, by = copy.run(tests)
+    return _record_of(mutant, row, commit, verdict, by)
+
+
+def _record_of(mutant: RowMutant, row: Requirement, commit: str, verdict: str, by: str) -> RecordedVerdict:
+    day = datetime.now(UTC).date().isoformat()
+    return RecordedVerdict(verdict, by, digest_of(mutant, row), commit, day)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
