@@ -31,6 +31,7 @@ from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, re
 from tiers.conversation import Turn
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.local.local_tier import LocalTier
+from tiers.remote.answer_reader import READING_ON
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Delta, GenerationRequest, Tier
@@ -393,6 +394,13 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_the_first_delta(worl
     assert answer.text
 
 
+@pytest.fixture
+def read_on_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some providers bill the whole answer whoever leaves; it is then read to its end, or for so long."""
+    monkeypatch.setattr(READING_ON, "_seconds", 0.1)
+
+
+@pytest.mark.usefixtures("read_on_briefly")
 async def test_closing_the_iterator_early_frees_the_work(world: World) -> None:
     world.hold_answers()
     async with aclosing(world.tier.generate(chat(max_tokens=400))) as deltas:  # type: ignore[type-var]
@@ -422,6 +430,7 @@ async def test_at_the_end_the_meter_is_the_usage(world: World) -> None:
     assert request.meter.usage() == usage
 
 
+@pytest.mark.usefixtures("read_on_briefly")
 async def test_cancelling_the_consumer_frees_the_work(world: World) -> None:
     world.hold_answers()
     first = asyncio.Event()

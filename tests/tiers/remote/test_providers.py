@@ -27,6 +27,7 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierError, TierUnavailableError
+from tiers.remote.answer_reader import READING_ON
 from tiers.remote.remote_tier import RemoteTier
 
 KEY = "sk-ant-very-secret"
@@ -70,7 +71,10 @@ async def test_a_stream_that_drops_is_an_error_and_bills_what_was_said(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_closing_early_ends_the_http_request(kind: str) -> None:
+async def test_closing_early_ends_the_http_request(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those that bill the whole answer are read to its end, or for so long.
+    monkeypatch.setattr(READING_ON, "_seconds", 0.1)
+
     async def opening(call: Received) -> None:
         await _opened(call, kind)
         await asyncio.Event().wait()
