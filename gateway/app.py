@@ -79,6 +79,7 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
+    from quality.evaluation.others_models import OthersModels
     from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
@@ -471,6 +472,7 @@ class Composition:
             identity_provider=self._identity_provider,
             live=await self._start_live(database, models, decisions, loop),
             quality_loop=loop,
+            others_models=await self._start_others_models(),
             active_labels=decisions.labels,
             constant=decisions.constant,
             learning=learning,
@@ -484,6 +486,17 @@ class Composition:
             await stack.enter_async_context(self._peers.answering(answers))
         await self._start_alerts(models.engine, operations)
         return operations
+
+    async def _start_others_models(self) -> "OthersModels | None":
+        """Measure what others quantised. A reload brings models only to a core that is there."""
+        if not self.catalog.current.core_names:
+            return None
+        from quality.evaluation.others_models import OthersModels
+
+        settings = self.settings
+        models = OthersModels(self.catalog, settings.cache_path, measures=settings.measure_models)
+        await self._keep(models.follow, "quality of models")
+        return models
 
     async def _start_live(
         self, database: AsyncEngine, models: Models, decisions: Decisions, loop: QualityLoop | None

@@ -54,6 +54,8 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 # So would threads of tokenizers; and a process that forks should have none.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Nor should a gateway of a test measure the tiny models that tests quantise: each would start a process for it.
+os.environ.setdefault("AIO_MEASURE_MODELS", "false")
 
 # How long a test waits for an answer, unless it says otherwise.
 _ANSWER_SECONDS = 120.0

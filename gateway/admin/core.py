@@ -207,6 +207,7 @@ async def show_core(request: HttpRequest, admin: Admin, before: BeforeChange = N
         fields=knob_fields(msgspec.structs.asdict(models[chosen].knobs), knob_schemas()) if models else [],
         common=COMMON_KNOBS,
         profiles=list(PROFILES.values()),
+        doubts=admin.operations.quality_doubts,
         changes=changes,
         history_problem=history_problem,
         older=changes[-1].knob_change_id if len(changes) == CHANGES else None,

@@ -48,7 +48,8 @@ def health_of(operations: Operations) -> Health:
     status = NOT_READY if takes_none else "degraded" if problems else "ok"
     # It serves what it can: nothing is missing that will come.
     raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}
-    return Health(status=status, problems=problems | raw, labels=labels)
+    doubts = {f"quality of model {name}": doubt for name, doubt in operations.quality_doubts.items()}
+    return Health(status=status, problems=problems | raw | doubts, labels=labels)
 
 
 def _retraining_overdue(loop: QualityLoop | None) -> str | None:

@@ -399,6 +399,13 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
         float,
         Meta(gt=0, description="Seconds after which a client that reads nothing of its stream is disconnected"),
     ] = 60.0
+    measure_models: Annotated[
+        bool,
+        Meta(
+            description="Whether a model that others quantised, and that no quality report is of, is measured once in "
+            "the background, by a niced process on one CPU"
+        ),
+    ] = True
     artefact_poll_seconds: Annotated[
         float,
         Meta(

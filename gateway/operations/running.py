@@ -30,6 +30,7 @@ from quality.quality_loop import QualityLoop
 
 if TYPE_CHECKING:
     from gateway.tenancy.users.identity_provider import IdentityProvider
+    from quality.evaluation.others_models import OthersModels
 
 OPERATIONS = "operations"
 """The key of the app's state."""
@@ -92,6 +93,8 @@ class Operations:
     identity_provider: "IdentityProvider | None"
     live: Live
     quality_loop: QualityLoop | None
+    others_models: "OthersModels | None"
+    """None where the catalogue has no core."""
     active_labels: ActiveLabels | None
     constant: ConstantFollower
     learning: LearningRecord
@@ -100,6 +103,11 @@ class Operations:
     """Awaited before every scrape."""
     peers: Peers | None
     """The other gateway processes behind the same port, if this is one of several."""
+
+    @property
+    def quality_doubts(self) -> dict[str, str]:
+        """By the name of a model that others quantised, why it is not known to be good enough."""
+        return {} if self.others_models is None else self.others_models.doubts
 
     def labels(self, *, costs: bool = True) -> str | None:
         """Where quality labels come from now; None where nothing is verified. Without `costs` for everybody to read."""

@@ -12,7 +12,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     text_tokens: Annotated[int, Meta(ge=2)] = msgspec.field(name="tokens", default=2048)
     """Maximum tokens of the text."""
     window: Annotated[int, Meta(ge=2)] = 512
-    """Tokens in a context."""
+    """Tokens in a context, at most the positions that both models have."""
     first_tokens: Annotated[int, Meta(ge=0, le=60)] = 60
     """Number of short questions whose first token is compared."""
     generations: Annotated[int, Meta(ge=0)] = 16

@@ -16,6 +16,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.io.json_lines import json_lines
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.model_file import file_fingerprint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import QualityLimits
 from inference_core.quantization.calibration import prose, text_digest
@@ -146,10 +147,14 @@ def compare_models(
     read = prose() if text is None else text
     _refuse_calibration_text(candidate, read)
     ids = same_ids(reference, candidate, read)[: effort.text_tokens]
+    longest = min(
+        open_checkpoint(resolve_model_path(side.path), cache_dir).config.max_position for side in (reference, candidate)
+    )
+    window = min(effort.window, longest)
     report = QualityReport(
         reference=_measured(reference, cache_dir),
         candidate=_measured(candidate, cache_dir),
-        text=_on_text(reference, candidate, cache_dir, ids, read, effort.window, progress),
+        text=_on_text(reference, candidate, cache_dir, ids, read, window, progress),
         first_tokens=_first_tokens(reference, candidate, cache_dir, effort.first_tokens, progress),
         generations=_generations(reference, candidate, cache_dir, ids, effort, progress),
         questions=_answers(reference, candidate, cache_dir, questions, effort.answer_tokens, progress),

@@ -87,7 +87,12 @@ def run_at_start(folder: Path, code: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
-_USUAL = {"PYTHONUNBUFFERED": "1", "AIO_ADMIN_KEYS": ADMIN_KEYS, "AIO_COLD_START_USD": "0"}
+_USUAL = {
+    "PYTHONUNBUFFERED": "1",
+    "AIO_ADMIN_KEYS": ADMIN_KEYS,
+    "AIO_COLD_START_USD": "0",
+    "AIO_MEASURE_MODELS": "false",
+}
 
 
 @contextmanager
@@ -96,8 +101,8 @@ def started(
 ) -> Iterator["subprocess.Popen[str]"]:
     """Start `aio serve`, or a similar command, with its log in `data/log`; interrupt it at the end.
 
-    Unless `environment` says otherwise, the tests' administrator has a key, and no answers are verified merely because
-    the catalogue is new.
+    Unless `environment` says otherwise, the tests' administrator has a key, no answers are verified merely because
+    the catalogue is new, and no model is measured.
     """
     data.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-c", "from gateway.cli import main; main()", what]

@@ -396,7 +396,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_the_first_delta(worl
 
 @pytest.fixture
 def read_on_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some providers bill the whole answer whoever leaves; it is then read to its end, or for so long."""
+    """Some providers bill the whole answer though its caller left; it is then read to its end, or for so long."""
     monkeypatch.setattr(READING_ON, "_seconds", 0.1)
 
 

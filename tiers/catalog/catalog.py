@@ -222,6 +222,9 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Quantised models, by name, that are served without a quality report, each with the reason
     (`tiers.catalog.quality_gate`).
     """
+    require_report: bool = False
+    """Whether files that others quantised are refused without a passing quality report, instead of being served as not
+    measured."""
     private: PrivateSpec | None = None
     """Which prompts only local tiers may see; None for those that callers mark."""
     guardrails: list[GuardrailSpec] = []

@@ -1,5 +1,8 @@
 """The quality gate: a quantised model serves only with a passing report on the same weights and arithmetic, unless the
-catalogue says by name that it has none."""
+catalogue says by name that it has none, or others quantised the file.
+
+Such a file serves as not measured until it is measured once here; `require_report` in the catalogue refuses it.
+"""
 
 import logging
 import shlex
@@ -7,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_model import resolve_model_path
@@ -15,6 +19,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES
 from inference_core.model_spec import DeviceScheme, MeasuredCompute, ModelSpec, QualityGate
 from inference_core.quantization.quality_report import (
+    DEFAULT_LIMITS,
     QualityReport,
     Use,
     limits_of,
@@ -45,15 +50,17 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
     Asked are the models that answer and have fewer than 16 bits for a weight, an activation or a number of the KV
     cache, and those with a `quality` table. A draft changes no token, so it needs none. A model that the catalogue
     names in `unmeasured` is served with a warning in the log. `cores` names the cores to serve here; None is all of the
-    catalogue's. Content hashes are cached under `cache_dir`. Files that others quantised need no report, since their
-    makers answer for them: the log says that nothing was measured of them here.
+    catalogue's. Content hashes are cached under `cache_dir`. Files that others quantised are served with a warning,
+    since their makers answer for them, unless the catalogue has `require_report`.
     """
     packed = _packed_by_path(cache_dir)
-    problems = [
-        f"  - {where}.quality: {problem}"
-        for where, model in _models(catalog, catalog.core_names if cores is None else cores)
-        for problem in _problems(catalog, model, cache_dir, packed)
-    ]
+    problems: list[str] = []
+    for where, model in _models(catalog, catalog.core_names if cores is None else cores):
+        for problem in _problems(catalog, model, cache_dir, packed):
+            if _is_tolerated(catalog, model, packed):
+                logger.warning("model '%s' was quantised by others: %s", model.name, problem)
+            else:
+                problems.append(f"  - {where}.quality: {problem}")
     if problems:
         raise CatalogError(
             f"catalogue '{catalog.name}' has models whose quality is not shown to be good enough:\n"
@@ -71,17 +78,61 @@ def without_report(catalog: Catalog, cache_dir: Path, *, refused: bool = True) -
         try:
             path = resolve_model_path(model.path)
             named = model.name in catalog.unmeasured or model.quality is not None
-            if named or not _is_quantised(model, path, packed) or (refused and _is_others(model, path, packed)):
+            tolerated = refused and _is_tolerated(catalog, model, packed)
+            if named or tolerated or not _is_quantised(model, path, packed):
                 continue
             compute = _compute_of(model)
-            if (
-                _report_of(QualityGate(), usual_report(path, compute), file_fingerprint(path, cache_dir), compute)
-                is None
-            ):
+            if _report_of(QualityGate(), path, file_fingerprint(path, cache_dir), compute) is None:
                 found.append(model.name)
         except ModelFileError:
             continue
     return found
+
+
+class OthersModel(NamedTuple):
+    """A served model that others quantised."""
+
+    name: str
+    path: Path
+    compute: MeasuredCompute
+    report: QualityReport | None
+    """What was measured of it on this machine; None before."""
+    report_path: Path
+    """Where the report is kept."""
+
+    @property
+    def doubt(self) -> str | None:
+        """Why its quality is not known to be good enough for chats; None where it is."""
+        if self.report is None:
+            return "not measured: others quantised it"
+        lost = shortfalls(self.report, DEFAULT_LIMITS["chat"])
+        return f"measured here, it loses too much for chats: {'; '.join(lost)}" if lost else None
+
+
+def models_of_others(catalog: Catalog, cache_dir: Path) -> list[OthersModel]:
+    """Return the models of the catalogue's cores that others quantised, without those that have a report next to the
+    file or in the package, and without files that are missing or cannot be read."""
+    models: list[OthersModel] = []
+    packed = _packed_by_path(cache_dir)
+    for _, model in _models(catalog, catalog.core_names):
+        try:
+            path, compute = resolve_model_path(model.path), _compute_of(model)
+            if model.name in catalog.unmeasured or not _is_others(model, path, packed):
+                continue
+            fingerprint = file_fingerprint(path, cache_dir)
+            if _report_of(QualityGate(), path, fingerprint, compute) is not None:
+                continue
+            kept = report_kept(cache_dir, fingerprint, compute)
+            report = read_report(kept) if kept.exists() else None
+        except ModelFileError:
+            continue
+        models.append(OthersModel(model.name, path, compute, report, kept))
+    return models
+
+
+def report_kept(cache_dir: Path, fingerprint: str, compute: MeasuredCompute) -> Path:
+    """Return where the report of weights that were measured in the background is kept, whatever the file is called."""
+    return cache_dir / "quality" / f"{fingerprint}.{compute}.quality.json"
 
 
 def _models(catalog: Catalog, cores: Collection[str]) -> Iterator[tuple[str, Gated]]:
@@ -110,15 +161,18 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
     compute = _compute_of(model)
     gate = model.quality or QualityGate()
     usual = usual_report(path, compute)
-    again = f"make it with: {_command(model, compute, usual if gate.report is None else Path(gate.report))}"
+    again = f"make a report with: {_command(model, compute, usual if gate.report is None else Path(gate.report))}"
     try:
         fingerprint = file_fingerprint(path, cache_dir)
-        found = _report_of(gate, usual, fingerprint, compute)
+        found = _report_of(gate, path, fingerprint, compute)
+        kept = report_kept(cache_dir, fingerprint, compute)
+        if found is None and kept.exists() and _is_others(model, path, packed):
+            found = str(kept), read_report(kept)
     except ModelFileError as error:
         yield f"{error}; {again}"
         return
     if found is None and _is_others(model, path, packed):
-        logger.warning("model '%s' was quantised by others, and nothing was measured of it here; %s", model.name, again)
+        yield f"nothing was measured of it here; {again}"
         return
     if found is None:
         yield f"nothing shows what {_what(model, compute)} loses: no report is shipped, and none is at {usual}; {again}"
@@ -137,7 +191,7 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
     if measured.kv_dtype != model.kv_dtype and {measured.kv_dtype, model.kv_dtype} & set(_QUANTISED_CACHES):
         yield f"{origin} was measured with kv_dtype = {measured.kv_dtype}, not {model.kv_dtype}; {again}"
         return
-    thinkers = [t.name for t in catalog.tiers if t.model == model.name and isinstance(t.policy, ChainOfThoughtSpec)]
+    thinkers = _thinkers(catalog, model)
     if thinkers and report.questions is None:
         yield (
             f"{origin} has no score of final answers, and {', '.join(thinkers)} reasons with this model; "
@@ -149,6 +203,21 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
     yield from (f"{origin}: {problem} for {use}" for problem in refused)
     if not refused:
         _log_passed(model, use, report)
+
+
+def _thinkers(catalog: Catalog, model: Gated) -> list[str]:
+    """Return the names of the tiers that reason with the model."""
+    return [t.name for t in catalog.tiers if t.model == model.name and isinstance(t.policy, ChainOfThoughtSpec)]
+
+
+def _is_tolerated(catalog: Catalog, model: Gated, packed: Packed) -> bool:
+    """Return whether a model serves whatever its report says or lacks: others quantised it."""
+    if catalog.require_report:
+        return False
+    try:
+        return _is_others(model, resolve_model_path(model.path), packed)
+    except ModelFileError:
+        return False
 
 
 def _compute_of(model: Gated) -> MeasuredCompute:
@@ -179,10 +248,11 @@ def _is_others(model: Gated, path: Path, packed: Packed) -> bool:
 
 
 def _report_of(
-    gate: QualityGate, usual: Path, fingerprint: str, compute: MeasuredCompute
+    gate: QualityGate, path: Path, fingerprint: str, compute: MeasuredCompute
 ) -> tuple[str, QualityReport] | None:
     """The report that the catalogue names, else the one next to the model, else a shipped one of the same weights and
     arithmetic, each with its name. Raises ModelFileError for a file that is not a report."""
+    usual = usual_report(path, compute)
     if gate.report is not None:
         return gate.report, read_report(Path(gate.report).expanduser())
     if usual.exists():

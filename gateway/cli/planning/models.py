@@ -169,6 +169,7 @@ models.add_command(pull)
 def _show(as_json: bool, given: dict[str, Any]) -> None:
     from quality.evaluation.tier_accuracy import stored_report, warnings_of
     from tiers.catalog.load import load_catalog
+    from tiers.catalog.quality_gate import models_of_others
 
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
@@ -177,6 +178,8 @@ def _show(as_json: bool, given: dict[str, Any]) -> None:
     groups = _groups(catalog)
     report = stored_report(settings.data_path, catalog)
     warnings = [] if report is None else warnings_of(report, catalog)
+    doubtful = [model for model in models_of_others(catalog, settings.cache_path) if model.doubt is not None]
+    warnings += [f"model '{model.name}': {model.doubt}" for model in doubtful]
     if as_json:
         echo_json(
             {

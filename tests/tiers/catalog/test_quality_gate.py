@@ -215,7 +215,7 @@ def test_a_file_that_others_quantised_is_served_with_a_warning_that_says_how_to_
     given = parse_catalog(plain_table(quantised), "catalogue 'plain'")
     require_quality(given, tmp_path / "cache")
     report = f"{quantised}.int4-int8.quality.json"
-    assert "model 'smollm2-int4' was quantised by others, and nothing was measured of it here" in caplog.text
+    assert "model 'smollm2-int4' was quantised by others: nothing was measured of it here" in caplog.text
     assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8 --report '{report}'" in caplog.text
     assert without_report(given, tmp_path / "cache") == []
 
