@@ -129,3 +129,26 @@ def test_what_the_product_imports_is_required() -> None:
         if name.partition(".")[0] not in known | own
     }
     assert unknown == set()
+
+
+def test_a_package_imports_none_of_a_layer_above_its_own() -> None:
+    """SPEC FR-01, by the layers that `make contracts` holds."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    [layers] = [contract["layers"] for contract in contracts if contract["name"].startswith("Layers: ")]
+    above: set[str] = set()
+    found: set[str] = set()
+    for layer in layers:
+        beside = set(layer.split(" | "))
+        for package in beside:
+            forbidden = above | beside - {package}
+            found |= {
+                f"{path.relative_to(ROOT)}: {name}"
+                for path in files_of(package)
+                for name in imports_of(path)
+                if name.partition(".")[0] in forbidden
+            }
+        above |= beside
+    assert found == set()
+    assert above | {"migrations"} == set(SHIPPED)

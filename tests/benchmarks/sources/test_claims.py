@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_a_rerun_of_what_is_counted_falls_within_a_tenth_of_the_record(tmp_path:
         assert (now.mode, now.callers, now.output_tokens) == (before.mode, before.callers, before.output_tokens)
         assert now.steps == pytest.approx(before.steps, rel=0.1)
         assert now.gain == pytest.approx(before.gain, rel=0.1)
+
+
+def test_the_rate_is_of_whole_answers_of_the_gateway_in_closed_loops(tmp_path: Path) -> None:
+    """GW-08."""
+    rows = [
+        {"target": target, "stream": stream, "loop": loop, "req_s": place}
+        for place, (target, stream, loop) in enumerate(product(("upstream", "aio"), (True, False), ("open", "closed")))
+    ]
+    path = tmp_path / "proxy.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert whole_rates(path) == [7]
 
 
 def test_more_than_a_thousand_whole_answers_a_second_are_on_record_with_a_stub_engine() -> None:

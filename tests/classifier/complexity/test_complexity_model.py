@@ -22,6 +22,7 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.stray_text import tokenise
+from classifier.features.surface_features import FEATURE_NAMES, KEYWORDS
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.fitting.complexity import OF_FORM
 
@@ -95,6 +96,19 @@ def test_any_number_of_tiers_is_spread_from_the_weakest_kind_to_the_strongest(ti
 def test_the_named_settings_ask_for_more_in_this_order() -> None:
     assert list(QUALITY_SETTINGS) == ["economy", "balanced", "careful"]
     assert list(QUALITY_SETTINGS.values()) == sorted(QUALITY_SETTINGS.values())
+
+
+@pytest.mark.parametrize("name", ["question_depth", "domain_specificity", *(f"keyword_{name}" for name in KEYWORDS)])
+def test_what_a_prompt_asks_for_is_a_feature_of_the_shipped_model(name: str) -> None:
+    """RT-02."""
+    prompt = routing_input_of_text("Prove that every tree has a leaf.")
+    turn, words = MODEL.encode(prompt), tokenise(prompt.turn)
+    changed = turn.features.copy()
+    changed[FEATURE_NAMES.index(name)] += 1
+    asked = [
+        shipped_complexity().probabilities(prompt.turn, words, one, turn.embedding) for one in (turn.features, changed)
+    ]
+    assert max(abs(was - now) for was, now in zip(*asked, strict=True)) > 1e-4
 
 
 def test_how_a_prompt_is_written_is_no_feature_of_the_shipped_model() -> None:

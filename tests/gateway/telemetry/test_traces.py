@@ -79,6 +79,7 @@ async def test_stages_of_a_core_follow_each_other_without_a_gap(
     assert (schedule.end_time, kv.end_time, prefill.end_time) == (kv.start_time, prefill.start_time, decode.start_time)
     scheduled = told["aio.queue_seconds"] + told["aio.planning_seconds"]
     assert record.timings.queue_ms == pytest.approx(scheduled * 1e3)
+    assert (schedule.end_time - schedule.start_time) / 1e9 == pytest.approx(scheduled, abs=1e-6)
 
 
 async def test_a_failed_attempt_has_a_span_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

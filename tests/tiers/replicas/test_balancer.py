@@ -258,6 +258,36 @@ def test_a_slow_replica_loses_its_share() -> None:
     assert min(served[1:]) > 0.3 * sum(served)
 
 
+def after_latencies(clock: Clock, latencies: Sequence[float], weights: Sequence[float] = (1, 1)) -> Balancer:
+    """A balancer whose replicas answered one request each, with these seconds to the first token."""
+    balancer = make_balancer(weights, clock)
+    for place, seconds in enumerate(latencies):
+        in_flight = begin_at(balancer, place)
+        clock.now += seconds
+        balancer.first_token(in_flight)
+        balancer.succeed(in_flight)
+    return balancer
+
+
+def test_of_two_idle_replicas_the_faster_is_chosen(clock: Clock) -> None:
+    balancer = after_latencies(clock, (1.0, 0.1))
+    assert {chosen(balancer) for _ in range(20)} == {1}
+
+
+def test_of_two_equally_fast_replicas_the_one_with_the_shorter_queue_is_chosen(clock: Clock) -> None:
+    balancer = after_latencies(clock, (0.1, 0.1))
+    balancer.first_token(begin_at(balancer, 0))
+    assert {chosen(balancer) for _ in range(20)} == {1}
+
+
+def test_idle_replicas_are_drawn_and_busy_ones_are_filled_in_proportion_to_weight(clock: Clock) -> None:
+    balancer = after_latencies(clock, (0.1, 0.1), weights=(1, 3))
+    assert 240 < sum(chosen(balancer) for _ in range(400)) < 360
+    for _ in range(40):
+        balancer.begin(None)
+    assert [replica.outstanding for replica in balancer.replicas] == [10, 30]
+
+
 def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):

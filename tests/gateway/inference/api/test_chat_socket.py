@@ -106,7 +106,8 @@ async def test_a_cancelled_chat_is_freed_and_says_what_it_used_while_the_connect
         await ask(socket, request="a")
         await tier.holding.wait()
         await socket.send(json.dumps({"type": "cancel", "request": "a"}))
-        *chunks, end = await answer(socket)
+        async with asyncio.timeout(30):
+            *chunks, end = await answer(socket)
         assert tier.closed_early == 1
         assert text(chunks) == "Hello there,"
         assert (end["status"], end["usage"]["completion_tokens"], end["request"]) == ("cancelled", 2, "a")
@@ -285,6 +286,8 @@ async def test_a_reader_who_pauses_holds_its_own_chats_only_and_is_given_up_in_t
             await ask(socket)
             other = await gateway.openai.chat.completions.create(model="tier-2", messages=HELLO)
             assert other.choices[0].message.content == SAID
-            await tier.ended.wait()
+            # Later the client's own ping would end the connection.
+            async with asyncio.timeout(15):
+                await tier.ended.wait()
             assert tier.closed_early == 1
             socket.transport.abort()

@@ -1,5 +1,6 @@
 """Streamed chats: the event sequence, exactly as OpenAI's clients expect it."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -106,6 +107,19 @@ async def test_text_survives_json_and_utf8_unharmed(gateway: RunningGateway) -> 
     chunks = (await events(gateway))[:-1]
     text = "".join(json.loads(chunk)["choices"][0]["delta"].get("content", "") for chunk in chunks)
     assert text == '"quoted"\nnaïve 🙂\x00\u2028data: [DONE]\n\n'
+
+
+async def test_a_piece_is_sent_while_the_next_one_is_awaited(gateway: RunningGateway) -> None:
+    tier = gateway.tier(1)
+    tier.hold_at = 2
+    body = {"model": "tier-1", "messages": HELLO, "stream": True}
+    async with asyncio.timeout(30), gateway.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = aiter(answer.aiter_lines())
+        sent = [await anext(lines) for _ in range(6)]
+        tier.go.set()
+        rest = [line async for line in lines]
+    assert [json.loads(line[6:])["choices"][0]["delta"]["content"] for line in sent if line] == ["", "Hello", " there,"]
+    assert rest[-2:] == ["data: [DONE]", ""]
 
 
 async def test_a_failure_in_mid_stream_becomes_an_error_event_without_an_end_mark(gateway: RunningGateway) -> None:

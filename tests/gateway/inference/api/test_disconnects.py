@@ -55,7 +55,8 @@ async def test_a_stream_whose_reader_leaves_is_closed_at_once(gateway: RunningGa
     await reader.readuntil(b'" there,"')
     await tier.holding.wait()
     writer.close()
-    await tier.ended.wait()
+    async with asyncio.timeout(30):
+        await tier.ended.wait()
     assert tier.closed_early == 1
     request_id = head.lower().split(b"x-aio-decision-id: ")[1].split(b"\r\n")[0].decode()
     record = await only_record(gateway, request_id)

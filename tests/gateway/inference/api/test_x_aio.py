@@ -71,6 +71,7 @@ async def test_an_answer_and_its_hit_say_how_they_came_about(gateway: RunningGat
     assert (told(made).cost_usd > 0, told(kept).cost_usd) == (True, 0)
     assert made["usage"] == kept["usage"]
     assert told(made).classifier == gateway.classifier.version
+    assert told(made).ttft_ms < told(made).latency_ms
 
 
 @pytest.mark.parametrize("path", ASKS)
