@@ -334,8 +334,10 @@ mutants-rows: install
 # The record of what the requirements' tests did, refreshed by the last .ci/run; nothing runs. Needs a checkout without changes.
 checklist: install
 	$(BIN)/python -m benchmarks checklist --reports build/junit > build/checklist.txt
+	$(BIN)/python -m benchmarks origins --old
 
 bench-report: install
+	$(BIN)/python -m benchmarks origins --mark > build/origins.txt
 	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --page docs/results/history.md --images docs/img
 	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/results/report.md
 

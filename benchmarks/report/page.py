@@ -23,6 +23,7 @@ from benchmarks.report.measured import (
 )
 from benchmarks.report.measurement import Measurement, Results, read_finished, read_results, rows_of
 from benchmarks.report.peer_tables import gateways_table, goals_table, results_of, systems_table
+from benchmarks.sources.ages import read_marks
 from gateway.cli.options import FILE, FOLDER, NEW_FOLDER
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -61,19 +62,26 @@ def parts_of(folder: Path) -> dict[str, str]:
 
     `NAME-KIND.jsonl` is the same measurement on another kind of machine; its parts end in `-KIND`.
     """
-    parts = _sweep_and_ablation(folder)
+    marks = read_marks(folder)
+
+    def aged(path: Path, text: str) -> str:
+        mark = marks.get(path.name, "")
+        return f"{text}\n\n**{mark}**" if mark else text
+
+    parts = {name: aged(folder / f"{name}.jsonl", text) for name, text in _sweep_and_ablation(folder).items()}
     for name, draw in _MEASURED.items():
         for path in _of_each_kind(folder, name):
             if (measurement := read_finished(folder, path.stem)) is not None:
                 kind = path.stem.removeprefix(name)
                 texts = {f"{part}{kind}": text for part, text in draw(measurement, folder, kind).items()}
                 first = next(iter(texts))
-                parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
+                parts |= texts | {first: aged(path, f"{texts[first]}\n\n{machine_line(measurement.head)}")}
     for name, columns in _LISTINGS.items():
-        parts |= {path.stem: _listing(path, columns) for path in _of_each_kind(folder, name)}
-    parts |= {path.stem: _kernels(path, each=path.stem == "kernels") for path in _of_each_kind(folder, "kernels")}
+        parts |= {path.stem: aged(path, _listing(path, columns)) for path in _of_each_kind(folder, name)}
+    for path in _of_each_kind(folder, "kernels"):
+        parts[path.stem] = aged(path, _kernels(path, each=path.stem == "kernels"))
     if (path := folder / "route.json").exists():
-        parts["route"] = _route(path)
+        parts["route"] = aged(path, _route(path))
     return parts
 
 

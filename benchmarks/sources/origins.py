@@ -15,6 +15,7 @@ import msgspec
 
 from benchmarks.report.machine import describe_machine
 from benchmarks.requirements.evidence_runs import git
+from benchmarks.sources import ages
 from gateway.cli.options import FILE, FOLDER, table
 
 RECORD = "origins.json"
@@ -82,8 +83,9 @@ def record_measured(paths: list[Path]) -> None:
 
 
 def measurements_of(folder: Path) -> list[Path]:
-    """Return the stored measurements of a folder by name: all but the two records of others."""
-    return [path for path in sorted(folder.glob("*.json*")) if path.name not in (RECORD, "checklist.json")]
+    """Return the stored measurements of a folder by name: all but the records of others and of tests."""
+    records = (RECORD, ages.RECORD, "checklist.json", "row-mutants.json")
+    return [path for path in sorted(folder.glob("*.json*")) if path.name not in records]
 
 
 def _record(path: Path, origin: Origin) -> None:
@@ -110,19 +112,28 @@ def _digest(path: Path) -> str:
 @click.command()
 @click.argument("files", nargs=-1, type=FILE)
 @click.option("--folder", type=FOLDER, default=Path("docs/measurements"), help="Of measurements.")
-def origins(files: tuple[Path, ...], folder: Path) -> None:
+@click.option("--mark", is_flag=True, help="Record which are old now, for the pages that show them.")
+@click.option("--old", is_flag=True, help="Print those alone that are old.")
+def origins(files: tuple[Path, ...], folder: Path, mark: bool, old: bool) -> None:
     """Print where the measurements of a folder are from, and how old they are.
+
+    One is old where more than 300 commits changed the code that it measures since, or where its program is gone.
 
     FILES, if given, are first recorded as measured just now, by this checkout on this machine: lists of plain rows do
     not say it themselves.
     """
 
     record_measured(list(files))
+    marks = {path.name: ages.mark_of(path, origin_of(path).commit, folder) for path in measurements_of(folder)}
+    if mark:
+        ages.write_marks(folder, marks)
     rows = []
     for path in measurements_of(folder):
+        if old and not marks[path.name]:
+            continue
         found = origin_of(path)
         days = (datetime.now(UTC).date() - date.fromisoformat(found.day)).days if found.day else None
         since = git(folder, "rev-list", "--count", f"{found.commit.rstrip('+')}..HEAD") if found.commit else None
         age = [UNKNOWN if days is None else str(days), UNKNOWN if since is None else since]
-        rows.append([path.name, found.processor, found.at, found.day or UNKNOWN, *age])
-    click.echo(table(["file", "machine", "commit", "day", "days ago", "commits ago"], rows))
+        rows.append([path.name, found.processor, found.at, found.day or UNKNOWN, *age, marks[path.name]])
+    click.echo(table(["file", "machine", "commit", "day", "days ago", "commits ago", ""], rows))

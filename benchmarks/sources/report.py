@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from benchmarks.report.measured import MeasurementError
+from benchmarks.sources.ages import read_marks
 from benchmarks.sources.claims import NOT_MEASURED, Feature, claims, tables
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
 from gateway.cli.options import FOLDER, NEW_FILE
@@ -172,7 +173,7 @@ def _link(test: str) -> str:
 def _records(measurements: Path) -> str:
     """Return what is recorded of each measurement: machine, versions, commit, day, seed and raw rows (SPEC TB-10)."""
     rows = [_record(path) for path in measurements_of(measurements)]
-    text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows"], rows)
+    text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows", "age"], rows)
     return (
         f"{text}\n\n“–” is not on record. “stored by”: the commit that added the file, which is later than the code "
         "that measured it. `python -m benchmarks origins` has their ages."
@@ -185,7 +186,8 @@ def _record(path: Path) -> list[str]:
     head = json.loads(lines[0] if is_list else text)
     raw = str(len(lines) - ("settings" in head)) if is_list else UNKNOWN
     found, name = origin_of(path), f"[{path.name}](../measurements/{path.name})"
-    return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw]
+    mark = read_marks(path.parent).get(path.name, "")
+    return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw, mark]
 
 
 def _seed(value: object) -> str:
