@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from benchmarks.core.batching_steps import BatchingOptions, StepCounts, count_steps
+from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measurement import Measurement, read_results, rows_of
 from benchmarks.sources.claims import NOT_MEASURED, card_shares, claims, newest_proxy, whole_rates
 from benchmarks.sources.origins import Origin, in_words, measurements_of, origin_of, record_measured
@@ -202,6 +203,19 @@ def test_a_later_turn_hits_the_whole_blocks_before_it_but_for_answers_after_fast
             before = turns[call, turn - 1]
             read = before["prompt_tokens"] + (before["answer_tokens"] if arithmetic == "exact" else 0)
             assert row["cached_tokens"] == read // 16 * 16, (call, turn)
+
+
+def test_what_drafts_gain_stands_next_to_the_sources_two_to_five_times() -> None:
+    """SD-05: of every measured load with one request at a time."""
+    found = row("drafts, times the speed without")
+    for said in ("2 to 3 times", "2 to 5 times", "up to 2 times a 30B", "at most 2.84 times"):
+        assert said in found.source
+    stored = [read_results(MEASUREMENTS, name, SpeculationResults) for name in ("draft", "workloads")]
+    gains = [one for each in stored if each for one in each[1].worth if one.level == 1 and one.mode == "auto"]
+    assert len(gains) >= 6
+    for gain in gains:
+        assert gain.ratio is not None
+        assert f"{gain.workload} {gain.ratio.median:.2f}×" in found.here
 
 
 def test_every_stored_measurement_has_a_commit_and_a_day() -> None:

@@ -74,6 +74,18 @@ def test_five_tokens_at_a_rate_of_four_fifths_are_expected_to_give_3_69():
     rng = random.Random(0)
     rounds = [next((k for k in range(5) if rng.random() >= 0.8), 5) + 1 for _ in range(40_000)]
     assert sum(rounds) / len(rounds) == pytest.approx(3.689, abs=0.03)
+    for seconds, drafted in ((3.68, 5), (3.70, 0)):
+        # Only a step of five drafts is not far too slow: it is taken while it gives more tokens than steps in its time.
+        lengths = draft_lengths(
+            [Candidate(0.8, 0.8, 5)],
+            1,
+            5,
+            1.0,
+            lambda rows, seconds=seconds: seconds if rows == 6 else 99.0,
+            lambda _: 0.0,
+            least_gain=0.0,
+        )
+        assert lengths == [drafted]
 
 
 def test_what_gains_too_little_is_not_drafted():
