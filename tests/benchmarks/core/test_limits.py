@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.core.limits import LimitOptions, _load, find_limit, highest
+from benchmarks.core.limits import LimitOptions, _kept, _load, find_limit, highest
 from benchmarks.report.markdown import limit_table
 from benchmarks.report.measurement import Measurement
 
@@ -42,6 +42,17 @@ async def test_the_highest_rate_within_the_99th_percentile_is_found(target, p99_
     results = await find_limit(target, options, Measurement.begin("limits", {}))
 
     assert results.highest.median == found
+
+
+def test_a_load_is_kept_by_its_slowest_answers_and_by_none_that_failed():
+    """The sources' 95 ms at p99, and more than 30 tokens a second of every stream."""
+    rewrites, voices = LimitOptions(profile="rewrite"), LimitOptions(profile="voice")
+    asked = {"requests": 4, "ok": 4}
+    late = asked | {"e2e_p50_ms": 10.0, "e2e_p99_ms": 95.1}
+    slow = asked | {"slowest_stream_tok_s": 30.0}
+    assert [_kept(rewrites, row) for row in (late, late | {"e2e_p99_ms": 95.0})] == [False, True]
+    assert [_kept(voices, row) for row in (slow, slow | {"slowest_stream_tok_s": 30.1})] == [False, True]
+    assert not _kept(rewrites, late | {"e2e_p99_ms": 95.0, "ok": 3})
 
 
 def test_rewrites_are_short_and_arrive_at_their_rate():

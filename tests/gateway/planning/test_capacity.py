@@ -122,6 +122,8 @@ def test_fifty_million_requests_a_day_are_579_a_second():
 def test_source_003s_edge_takes_eighteen_nodes():
     assert edge_nodes(rate=45_000, share=0.8, node_rate=2_000) == 18
     assert edge_nodes(rate=2001, share=1.0, node_rate=2000) == 2
+    edge = plan(replica_profile(L4), Workload(rate=0.8 * 45_000, prompt_tokens=20, output_tokens=20))
+    assert edge.replicas == edge_nodes(45_000, 0.8, node_rate=edge.each.rate) > 1
 
 
 def test_the_measured_profile_is_what_its_measurements_say():

@@ -1,7 +1,7 @@
 """A core's snapshot as Prometheus scrapes it."""
 
 from gateway.telemetry.core_collector import CoreCollector
-from inference_core.protocol import KVTransferStats, SwapStats
+from inference_core.protocol import KVTransferStats, SpeculationStats, SwapStats
 from tests.inference_core.hash_model import hash_core
 
 
@@ -52,6 +52,7 @@ def test_queues_blocks_batches_and_the_arena_are_shown_as_the_core_counts_them()
     model.running, model.waiting, model.preemptions = 2, 3, 5
     model.blocks_in_use, model.blocks_total = 30, 120
     model.batch_sizes = {1: 2, 2: 1, 3: 4, 256: 1, 300: 1}
+    model.speculation = SpeculationStats(proposed=[9, 8], accepted=[6, 1], rounds=9, seconds=2.0, plain_seconds=3.0)
     samples = [sample for family in collector.collect() for sample in family.samples]
 
     scraped = {s.name: s.value for s in samples}
@@ -59,6 +60,9 @@ def test_queues_blocks_batches_and_the_arena_are_shown_as_the_core_counts_them()
     assert (scraped["vllm:num_preemptions_total"], scraped["vllm:kv_cache_usage_perc"]) == (5, 0.25)
     within = {s.labels["le"]: s.value for s in samples if s.name == "aio_step_sequences_bucket"}
     assert [within[most] for most in ("1", "2", "4", "128", "256", "+Inf")] == [2, 3, 7, 7, 8, 9]
+    drafted = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    assert [scraped[f"vllm:spec_decode_{name}_total"] for name in drafted] == [9, 17, 7]
+    assert scraped["aio_speculation_speedup"] == 1.5
     arena = {s.labels["state"]: s.value for s in samples if s.name == "aio_kv_arena_bytes"}
     assert arena == {"free": 400, "owned": 600}
 

@@ -151,6 +151,11 @@ def test_a_tier_is_as_good_as_its_worst_objective_and_unknown_of_few_requests() 
     late = [served(ttft=1.2) for _ in range(30)]  # more than twice the half second of an interactive request
     level = tier_level(levels_of(*late).figures()[1], 1, "small")
     assert (level.state, level.checks[0].state, level.checks[1].state) == ("red", "red", "green")
+    # One late first token in ten is among the slowest twentieth, and two long answers in a hundred are the slowest one.
+    assert tier_level(levels_of(*good[3:], *late[:3]).figures()[1], 1, "small").state == "red"
+    long = [served(gap=0.2) for _ in range(2)]
+    level = tier_level(levels_of(*(served() for _ in range(98)), *long).figures()[1], 1, "small")
+    assert [check.state for check in level.checks] == ["green", "green", "amber"]
 
 
 def test_the_class_of_a_request_says_by_when_its_first_token_is_wanted() -> None:
@@ -206,6 +211,8 @@ def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> Non
         "route": 2, "schedule": 3, "prefill": 25, "decode": 65, "stream": 5,
     }  # fmt: skip
     assert stages["route"][1] == pytest.approx(1.0, rel=0.011)
+    assert stages["prefill"][1] == pytest.approx(99.0, rel=0.011)
+    assert stages["decode"][1] == pytest.approx(200.0, rel=0.011)
     assert stages["stream"][1] == pytest.approx(2.0, rel=0.011)
 
 
@@ -236,6 +243,27 @@ def test_the_slowest_thousandth_is_a_figure_of_its_own_in_report_metrics_and_ove
         place = bisect_left(SECONDS, step)
         assert found is not None
         assert SECONDS[place - 1] <= found <= SECONDS[place]
+
+
+def test_the_gaps_between_tokens_are_a_histogram_in_seconds_and_their_99th_percentile_a_tiers_figure() -> None:
+    """OB-04: of a hundred gaps two are of 39 ms, the others of 9; another tier's are of 70."""
+    metrics = Metrics()
+    fast, slow = served(gap=0.009, tokens=99), served(gap=0.039, tokens=3)
+    other = served(gap=0.07, tier=2, model="large")
+    for answer, record in (fast, slow, other):
+        metrics.requests.observe(answer, record)
+    figures = metrics.levels.figures()
+    first, second = (tier_level(figures[tier], tier, None).itl_p99_seconds for tier in (1, 2))
+    assert first == pytest.approx(0.02 + 0.02 / 2), "the first of two gaps in a bucket from 20 to 40 ms"
+    assert second == pytest.approx(0.06 + 0.02 * 0.99)
+
+    text = metrics.own_exposition([], private=False).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    gaps = [one for one in samples if one.name.startswith("vllm:inter_token_latency_seconds")]
+    small = {one.labels.get("le", one.name.rpartition("_")[2]): one.value for one in gaps
+             if one.labels["model_name"] != "large"}  # fmt: skip
+    assert [small[most] for most in ("0.005", "0.01", "0.02", "0.04", "+Inf")] == [0, 98, 98, 100, 100]
+    assert small["sum"] == pytest.approx(98 * 0.009 + 2 * 0.039)
 
 
 def test_memory_is_flat_while_records_pass_through_the_window() -> None:

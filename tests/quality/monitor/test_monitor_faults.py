@@ -72,7 +72,7 @@ async def test_a_restart_goes_on_with_what_was_queued_and_what_was_under_way(eng
         for i in range(3):
             await store_request(engine, record(f"req-{i}"))
             first.offer(record(f"req-{i}"))
-        await stuck.entered.wait()
+        await asyncio.wait_for(stuck.entered.wait(), 30.0)
 
     async with running_monitor(engine, ScriptedTier()) as second:
         await second.drain()

@@ -11,7 +11,8 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import experiments
-from quality.rollout.experiments import ExperimentError, Experiments, Plan
+from quality.comparison.paired_outcomes import Paired
+from quality.rollout.experiments import ExperimentError, Experiments, Plan, concluded
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows
 from tests.quality.retraining.tiny_classifier import model_in
@@ -61,6 +62,16 @@ async def test_where_both_arms_are_alike_nothing_is_found(
 
     assert "no difference was found on 50 probes" in str(await running.advance())
     assert (await _last(engine))["metrics"]["winner"] is None
+
+
+def test_a_difference_counts_from_the_evidence_that_half_the_level_asks_for() -> None:
+    """Each side has half: at a level of 5%, evidence of 40."""
+    tiers = plan(Arm(tier=1), Arm(tier=2), level=0.05)
+    assert concluded(tiers, Paired(probes=10, benefit=39.9, harm=39.9)) is None
+    for winner, found in (("b", Paired(probes=10, benefit=40.1)), ("a", Paired(probes=10, harm=40.1))):
+        verdict = concluded(tiers, found)
+        assert verdict is not None
+        assert verdict[0] == winner
 
 
 async def test_requests_of_each_arm_are_counted_with_their_cost(

@@ -39,8 +39,9 @@ def certain(request_id: str, p_ok: float, novelty: float = 0.0, **changes: Any) 
 @pytest.mark.parametrize(("tier", "rate"), [(1, 0.05), (2, 0.05), (3, 0.01), (4, 0.01)])
 def test_the_most_doubtful_answers_are_drawn_at_the_ceiling_of_their_tier(tier: int, rate: float) -> None:
     doubtful = certain("req", 0.5, novelty=1.0, tier=tier)
+    settings = msgspec.structs.replace(sampling_of(4, 0.05, 0.05), probe_rate=0.0, probe_share=0.0)
     drawn = [
-        draw(msgspec.structs.replace(doubtful, request_id=f"req-{i}"), RICH, 0.01, NO_PROBES) for i in range(20_000)
+        draw(msgspec.structs.replace(doubtful, request_id=f"req-{i}"), RICH, 0.01, settings) for i in range(20_000)
     ]
 
     # 99.99% of a binomial: 3.9 standard deviations.

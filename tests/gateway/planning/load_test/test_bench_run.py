@@ -6,7 +6,8 @@ import math
 import pytest
 
 from gateway.planning.load_test import BenchOptions, CoreTarget, row_text, run_bench
-from gateway.planning.load_test.run import Timing, busy_share, percentile, summary
+from gateway.planning.load_test.run import LoadRun, Timing, busy_share, percentile, summary
+from gateway.planning.load_test.workload import Job, Load
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import SequenceOutput
 from inference_core.transport.client import CoreClient
@@ -158,6 +159,29 @@ async def test_a_closed_loop_keeps_its_concurrency_in_flight_and_no_more():
     await rows(client, concurrency=(5,), rounds=4, warmup=0)
 
     assert client.most_open == 5
+
+
+class PacedClient(ScriptedClient):
+    """Gives the first token after 60 ms and each of the three others 20 ms after the one before."""
+
+    async def generate(self, request):
+        for place in range(4):
+            await asyncio.sleep(0.02 if place else 0.06)
+            ended = {"finish_reason": "length", "completion_tokens": 4} if place == 3 else {}
+            yield SequenceOutput(request_id="", index=0, token_ids=[1], **ended)
+
+
+async def test_times_are_those_to_the_first_token_between_tokens_and_of_the_whole_answer():
+    run = LoadRun(CoreTarget(PacedClient(None), WordTokenizer(), "m"), timeout=30.0)
+
+    timings = await run.measured(Load({}, [Job("Why?", 4)] * 3, 3))
+
+    clock = 0.001  # by which a loop may wake too early
+    for timing in timings:
+        assert timing.ttft > 0.06 - clock
+        assert len(timing.gaps) == 3
+        assert min(timing.gaps) > 0.02 - 2 * clock
+        assert timing.ttft + sum(timing.gaps) <= timing.e2e
 
 
 async def test_errors_are_counted_by_kind_and_leave_the_other_figures_alone():
