@@ -89,7 +89,7 @@ MALFORMED = (
 
 
 def _any(patterns: Iterable[str | None]) -> "re.Pattern[str]":
-    return re.compile("|".join(f"(?:{one})" for one in patterns if one is not None), re.MULTILINE)
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns if pattern is not None), re.MULTILINE)
 
 
 _TESTS = _any(rule.failed for rule in TESTS), _any(rule.passed for rule in TESTS)
@@ -132,24 +132,24 @@ def _summary(said: tuple["re.Pattern[str]", "re.Pattern[str]"], text: str) -> Ex
 
 def new_results(messages: Sequence[Turn]) -> list[Turn]:
     """The results of tools after the last answer, oldest first."""
-    found: list[Turn] = []
+    tool_results: list[Turn] = []
     for message in reversed(messages):
         if message.role == "assistant":
             break
         if message.role == "tool":
-            found.append(message)
-    return found[::-1]
+            tool_results.append(message)
+    return tool_results[::-1]
 
 
 def last_exit(signs: Iterable[ResultSigns]) -> Exit | None:
     """How the last test run or build among `signs` (oldest first) ended; without any, the last exit code."""
     checks: list[Exit] = []
     codes: list[Exit] = []
-    for one in signs:
-        if (shown_by := one.check or one.build) is not None:
+    for result in signs:
+        if (shown_by := result.check or result.build) is not None:
             checks.append(shown_by)
-        elif one.code is not None:
-            codes.append("failed" if one.code else "passed")
+        elif result.code is not None:
+            codes.append("failed" if result.code else "passed")
     shown = checks or codes
     return shown[-1] if shown else None
 
@@ -229,12 +229,12 @@ def counted(session: Session | None, messages: Sequence[Turn], at_boundary: bool
     """Return the counters of a step with what its newest results add."""
     signs = [read_result(message.text) for message in new_results(messages)]
     bad_calls = 0 if session is None else session.bad_calls
-    for one in signs:
-        bad_calls = bad_calls + 1 if one.malformed else 0
+    for result in signs:
+        bad_calls = bad_calls + 1 if result.malformed else 0
     if at_boundary or session is None:
         return Counters(0, 0, 0 if at_boundary else bad_calls)
     shown = last_exit(signs) or session.last_exit
-    errors = session.errors + sum(one.error for one in signs)
+    errors = session.errors + sum(result.error for result in signs)
     return Counters(errors, session.repeats + _repeated(messages), bad_calls, shown)
 
 
@@ -315,11 +315,11 @@ def _repeated(messages: Sequence[Turn]) -> int:
     return sum(call in earlier for call in newest or ())
 
 
-def _share_a_cache(one: TierSpec, other: TierSpec) -> bool:
+def _share_a_cache(tier: TierSpec, other: TierSpec) -> bool:
     """A model of ours caches prefixes for all of its tiers, and a model of one server for those that only ask it to
     think longer; of other servers we only know that each has its own."""
-    same_model = one.model is not None and one.model == other.model
-    return one.number == other.number or same_model or (one.remote is not None and one.remote == other.remote)
+    same_model = tier.model is not None and tier.model == other.model
+    return tier.number == other.number or same_model or (tier.remote is not None and tier.remote == other.remote)
 
 
 # Tenants whose counts are kept, those seen last.

@@ -132,13 +132,13 @@ class Agreements:
         return second_sample_pays(decision.inputs, tier, kind, self._counted(request, kind), self._settings)
 
     def _counted(self, request: InferenceRequest, kind: str) -> Counted:
-        place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
-        return partial(self.table.levels, place)
+        population = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
+        return partial(self.table.levels, population)
 
     def _kind_of(self, request: InferenceRequest, answer: CollectedChoice) -> str | None:
-        known = expected_end(request)
-        end = end_of(request, answer) if known is None else None
-        return end.kind if end is not None else known
+        expected = expected_end(request)
+        end = end_of(request, answer) if expected is None else None
+        return end.kind if end is not None else expected
 
     def _hidden(self, request: InferenceRequest, group: AgreementGroup, use: Use) -> str | None:
         """Return which of the group's tiers may not see the request, and why; None if all may."""
@@ -155,8 +155,8 @@ class Agreements:
         """Count what became of a finished request."""
         comparison = record.comparison if record.is_made else None
         if comparison is not None and comparison.outcome != "failed":
-            place = place_of(answer.request.caller.tenant, record.key_id, comparison.compared_as)
-            self.table.compared(place, comparison.tiers, comparison.outcome == "agreed")
+            population = place_of(answer.request.caller.tenant, record.key_id, comparison.compared_as)
+            self.table.compared(population, comparison.tiers, comparison.outcome == "agreed")
 
     async def follow(self, database: AsyncEngine) -> None:
         """Take in what is stored, at first at once."""
@@ -263,8 +263,8 @@ class AgreementStage:
         """Compare the `answers` of the group's tiers; None while those that are not over may still change it."""
         ends = {number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()}
 
-        def equal(one: int, other: int) -> bool:
-            return agree(ends[one], ends[other])
+        def equal(number: int, other: int) -> bool:
+            return agree(ends[number], ends[other])
 
         sent, middle = agreed_tier(self.group, equal), self.group.middle
         if sent is not None:
@@ -305,7 +305,7 @@ def _format_of(request: InferenceRequest) -> dict[str, Any] | None:
 def app_of_request(request: InferenceRequest) -> str:
     """Return the hash of the request's system prompt, as its `RoutingInput` has it."""
     messages = request.generation.messages or ()
-    return app_of("\n".join(one.text for one in messages if one.role in ("system", "developer")))
+    return app_of("\n".join(message.text for message in messages if message.role in ("system", "developer")))
 
 
 def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:

@@ -358,13 +358,15 @@ class Answer:
     @property
     def cost_usd(self) -> float:
         """US dollars of all attempts so far."""
-        return sum([one.cost_usd for one in self.attempts]) if self.record is None else self.record.cost_usd
+        return sum([attempt.cost_usd for attempt in self.attempts]) if self.record is None else self.record.cost_usd
 
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
         served = self._routing.served
-        return served.has_estimates and any(served.entry(one.tier, one.target).price.estimated for one in self.attempts)
+        return served.has_estimates and any(
+            served.entry(attempt.tier, attempt.target).price.estimated for attempt in self.attempts
+        )
 
     @property
     def ttft_limit(self) -> float:

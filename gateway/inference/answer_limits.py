@@ -106,27 +106,27 @@ class AnswerLengths:
         """Take the lengths of stored answers, where fewer are known here. Raises what the database raises."""
         async with database.connect() as connection:
             rows: Sequence[Any] = (await connection.execute(_newest())).all()
-        found: dict[tuple[str, str, str | None], _Lengths] = {}
+        stored: dict[tuple[str, str, str | None], _Lengths] = {}
         for tier, model, tokens in reversed(rows):
             if 1 <= tier <= served.strongest and model in ((spec := served.spec(tier)).model_name, spec.served_name):
-                place: tuple[str, str, str | None] = (spec.name, spec.model_name, spec.effort)
-                found.setdefault(place, _Lengths()).add(math.ceil(tokens / spec.samples_per_choice))
-        for place, lengths in found.items():
-            known = self._lengths.get(place)
-            if known is None or len(known.tokens) < len(lengths.tokens):
-                self._lengths[place] = lengths
+                key: tuple[str, str, str | None] = (spec.name, spec.model_name, spec.effort)
+                stored.setdefault(key, _Lengths()).add(math.ceil(tokens / spec.samples_per_choice))
+        for key, lengths in stored.items():
+            learned = self._lengths.get(key)
+            if learned is None or len(learned.tokens) < len(lengths.tokens):
+                self._lengths[key] = lengths
 
     def _of(self, spec: TierSpec, effort: str | None) -> "_Lengths":
         return self._lengths.setdefault((spec.name, spec.model_name, effort), _Lengths())
 
     def _limit(self, spec: TierSpec, effort: str | None, start: int) -> int:
-        known = self._lengths.get((spec.name, spec.model_name, effort))
+        learned = self._lengths.get((spec.name, spec.model_name, effort))
         thinks = _thinks(spec, effort)
         limit = LEAST_OF_THOUGHTS if thinks else LEAST
-        if known is None or len(known.tokens) < LEARNED_FROM:
+        if learned is None or len(learned.tokens) < LEARNED_FROM:
             limit = max(limit, start * THOUGHTS if thinks else start)
-        if known is not None:
-            limit = max(limit, math.ceil(known.usual_most() * MARGIN))
+        if learned is not None:
+            limit = max(limit, math.ceil(learned.usual_most() * MARGIN))
         return math.ceil(limit / STEP) * STEP
 
 

@@ -379,8 +379,8 @@ class ActiveClassifier:
 
     async def _prepare(self, loaded: ActiveVersions | None) -> None:
         if loaded is not None and self.before_serving is not None:
-            known = [] if self._serving is None else [one.version for one in self._serving.versions]
-            await self.before_serving([one for one in loaded.versions if one.version not in known])
+            served = [] if self._serving is None else [version.version for version in self._serving.versions]
+            await self.before_serving([version for version in loaded.versions if version.version not in served])
 
     async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
@@ -423,11 +423,11 @@ class ActiveClassifier:
             return None, problems
         canary, share = None, 0.0
         try:
-            given = self._registry.canary()
-            if given is not None and given.version != current.version:
-                model = self._accepted(self._registry.folder(given.version))
+            pointer = self._registry.canary()
+            if pointer is not None and pointer.version != current.version:
+                model = self._accepted(self._registry.folder(pointer.version))
                 canary = LoadedVersion(model, on_trial=True, prior=self._prior, classes=self._classes)
-                share = given.share
+                share = pointer.share
         except (ArtefactError, OSError) as error:
             problems.append(f"the canary gets no requests: {error}")
         split, arms = None, {}
@@ -468,7 +468,7 @@ class ActiveClassifier:
         if serving is None:
             return
         self._give_lengths(serving)
-        labels = {} if self._serving is None else {one.version: one.own for one in self._serving.versions}
+        labels = {} if self._serving is None else {version.version: version.own for version in self._serving.versions}
         for version in serving.versions:
             version.own = version.own or labels.get(version.version)
         self._serving, self.is_quick = serving, not any(version.slow for version in serving.versions)

@@ -101,24 +101,24 @@ def _kind(rule: ClientRule, messages: Sequence[Turn]) -> tuple[TurnKind, bool]:
 
 def _opening(messages: Sequence[Turn]) -> list[str]:
     """The beginnings of the system messages before the first of another role."""
-    found = []
+    openings = []
     for message in messages[:MOST_MESSAGES]:
         if message.role != "system":
             break
-        found.append(message.text[:SYSTEM_WINDOW])
-    return found
+        openings.append(message.text[:SYSTEM_WINDOW])
+    return openings
 
 
 def _newest(messages: Sequence[Turn]) -> list[str]:
     """The newest message of the user and the client's instructions after it; none where results of tools are newest."""
-    found: list[str] = []
+    texts: list[str] = []
     for message in reversed(messages[-MOST_MESSAGES:]):
         if message.role not in ("user", "system"):
             break
         text = message.text
-        found.append(text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}")
+        texts.append(text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}")
         if message.role == "user":
-            return found
+            return texts
     return []
 
 
@@ -126,8 +126,8 @@ def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
     return next((value for name in names if (value := _id(headers.get(name))) is not None), None)
 
 
-def _id(given: object) -> str | None:
-    return given if isinstance(given, str) and _ID.match(given) else None
+def _id(candidate: object) -> str | None:
+    return candidate if isinstance(candidate, str) and _ID.match(candidate) else None
 
 
 def _session_of_user(user_id: str | None) -> str | None:

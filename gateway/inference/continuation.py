@@ -70,7 +70,7 @@ class ContinuedGeneration(Generation):
     answer. Nothing restarts after the first token, because what was passed on holds.
     """
 
-    def __init__(self, request: InferenceRequest, *given: Any) -> None:
+    def __init__(self, request: InferenceRequest, *arguments: Any) -> None:
         self._text: list[str] = []
         self._is_plain = _as_text(request)
         # What servers of the caller's own API say in its form is in terms of their one answer, which another continues.
@@ -80,7 +80,7 @@ class ContinuedGeneration(Generation):
         self._begun_at = 0
         self._cut: list[Usage] = []
         self._spaces = ""
-        super().__init__(request, *given)
+        super().__init__(request, *arguments)
 
     @property
     def is_continued(self) -> bool:  # type: ignore[override]
@@ -212,11 +212,11 @@ class ContinuedGeneration(Generation):
     def _whole(self, usage: Usage) -> Usage:
         """Return the usage of the answer whose last attempt has used `usage`: the caller's prompt, and all tokens."""
         every = [*self._cut, usage]
-        first = next((one for one in every if one.completion_tokens), usage)
+        first = next((spent for spent in every if spent.completion_tokens), usage)
         return msgspec.structs.replace(
             first,
-            completion_tokens=sum(one.completion_tokens for one in every),
-            reasoning_tokens=sum(one.reasoning_tokens for one in every),
+            completion_tokens=sum(spent.completion_tokens for spent in every),
+            reasoning_tokens=sum(spent.reasoning_tokens for spent in every),
             cost_usd=0.0,
         )
 

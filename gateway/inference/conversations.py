@@ -113,7 +113,7 @@ TIERS_KEPT = 8
 MOST_SESSIONS = 20_000
 # What is noted of a private session, in place of tiers.
 _PRIVATE = (1,)
-# Which places a digest may have; more of them forget more evenly and take longer to look through.
+# Which slots a digest may have; more of them forget more evenly and take longer to look through.
 _WAYS = 64
 
 
@@ -210,19 +210,19 @@ class Conversations:
         """`history`, where the place of the last answer and the key of its id are known."""
         if answered is None and own is None:
             return _NO_HISTORY
-        key, known = b"" if own is None else own, () if own is None else self._recall(own)
-        if not known and answered is not None:
+        key, tiers = b"" if own is None else own, () if own is None else self._recall(own)
+        if not tiers and answered is not None:
             by_messages = self._key_of(request, answered)
-            known = self._recall(by_messages)
-            key = by_messages if known or own is None else key
+            tiers = self._recall(by_messages)
+            key = by_messages if tiers or own is None else key
         read = messages[: answered + 1] if answered is not None else ()
         return History(
-            tiers=known,
+            tiers=tiers,
             tokens=sum(len(m.text) for m in read) // FITTED_CHARS_PER_TOKEN
             + sum(m.media_tokens for m in read if m.media)
             + FITTED_TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=_in_tool_loop(messages),
-            session=self._session(key) if agents and known else None,
+            session=self._session(key) if agents and tiers else None,
             key=key,
         )
 
@@ -336,10 +336,10 @@ class Conversations:
     def _key_of(self, request: InferenceRequest, count: int) -> bytes:
         """The key of its first `count` messages. Kept, since megabytes take milliseconds."""
         read, messages = request.generation.prompts_read, request.generation.messages or []
-        known: MessageDigests | None = read.get(self._secret)
-        if known is None or known.messages is not messages:
-            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, b"messages"))
-        return known.of_first(count)
+        digests: MessageDigests | None = read.get(self._secret)
+        if digests is None or digests.messages is not messages:
+            digests = read[self._secret] = MessageDigests(messages, self._digest_of(request, b"messages"))
+        return digests.of_first(count)
 
     def _digest_of(self, request: InferenceRequest, kind: bytes, *more: bytes) -> "hashlib.blake2b":
         digest = self._empty.copy()
@@ -357,21 +357,21 @@ class MessageDigests:
 
     def of_first(self, count: int) -> bytes:
         """The digest of the first `count` messages."""
-        if (known := self._known.get(count)) is not None:
-            return known
+        if (digest := self._known.get(count)) is not None:
+            return digest
         if count < self._taken:
             self._taken, self._digest = 0, self._empty.copy()
         # At once: while a long text is read, other threads run.
         self._digest.update(framed(chain.from_iterable(map(digested, self.messages[self._taken : count]))))
         self._taken = count
-        known = self._known[count] = self._digest.digest()
-        return known
+        digest = self._known[count] = self._digest.digest()
+        return digest
 
 
 class TiersByDigest:
     """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is reserved once.
 
-    A cache of sets: a digest's first bytes choose up to 64 places, and among those the longest unnoted makes room. So
+    A cache of sets: a digest's first bytes choose up to 64 slots, and among those the longest unnoted makes room. So
     up to 64 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
     than a quarter of `most` came after (the chance is below 1e-15). Digests must be evenly spread, as a keyed hash's.
     """
@@ -379,13 +379,13 @@ class TiersByDigest:
     def __init__(self, most: int) -> None:
         self._ways = min(most, _WAYS)
         self._sets = most // self._ways
-        places = self._sets * self._ways
+        slots = self._sets * self._ways
         # Pages of a map are not in memory before they are used.
-        self._digests = mmap.mmap(-1, places * DIGEST_BYTES)
+        self._digests = mmap.mmap(-1, slots * DIGEST_BYTES)
         # No numpy array: among other work, its `argmin` of so few numbers took several times as long as `min` does.
-        self._noted = array("d", [-math.inf]) * places
-        # A place's tiers from the oldest on, then zeros: tiers count from 1.
-        self._tiers = mmap.mmap(-1, places * TIERS_KEPT)
+        self._noted = array("d", [-math.inf]) * slots
+        # A slot's tiers from the oldest on, then zeros: tiers count from 1.
+        self._tiers = mmap.mmap(-1, slots * TIERS_KEPT)
 
     def noted_since(self, moment: float) -> int:
         """How many digests were noted at `moment` or later."""
@@ -393,38 +393,38 @@ class TiersByDigest:
 
     def since(self, moment: float, digest: bytes) -> tuple[int, ...]:
         """The tiers of `digest`, oldest first; none if it was last noted before `moment` or had to make room."""
-        place = self._place_of(digest)
-        if place is None or self._noted[place] < moment:
+        slot = self._slot_of(digest)
+        if slot is None or self._noted[slot] < moment:
             return ()
-        return tuple(self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT].rstrip(b"\0"))
+        return tuple(self._tiers[slot * TIERS_KEPT : (slot + 1) * TIERS_KEPT].rstrip(b"\0"))
 
     def note(self, now: float, digest: bytes, tiers: tuple[int, ...]) -> None:
         """Keep the last `TIERS_KEPT` of `tiers` for `digest`, in place of what was there."""
-        place = self._place_of(digest)
-        if place is None:
-            place = self._room_for(digest)
-            self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
-        self._noted[place] = now
+        slot = self._slot_of(digest)
+        if slot is None:
+            slot = self._room_for(digest)
+            self._digests[slot * DIGEST_BYTES : (slot + 1) * DIGEST_BYTES] = digest
+        self._noted[slot] = now
         kept = bytes(tiers[-TIERS_KEPT:])
-        self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT] = kept.ljust(TIERS_KEPT, b"\0")
+        self._tiers[slot * TIERS_KEPT : (slot + 1) * TIERS_KEPT] = kept.ljust(TIERS_KEPT, b"\0")
 
     def age(self, moment: float, digest: bytes) -> None:
         """Treat `digest`, if it is there, as noted at `moment` if that is earlier."""
-        place = self._place_of(digest)
-        if place is not None:
-            self._noted[place] = min(self._noted[place], moment)
+        slot = self._slot_of(digest)
+        if slot is not None:
+            self._noted[slot] = min(self._noted[slot], moment)
 
     def _first_of(self, digest: bytes) -> int:
         return int.from_bytes(digest[:8], "little") % self._sets * self._ways
 
-    def _place_of(self, digest: bytes) -> int | None:
+    def _slot_of(self, digest: bytes) -> int | None:
         # Two digests' neighbouring halves look like a third as seldom as two digests are equal: it is not looked for.
         first = self._first_of(digest)
         at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
         return None if at < 0 else at // DIGEST_BYTES
 
     def _room_for(self, digest: bytes) -> int:
-        """The place for a new digest: one of its set that was never noted, else the longest unnoted."""
+        """The slot for a new digest: one of its set that was never noted, else the longest unnoted."""
         noted, first = self._noted, self._first_of(digest)
         end = first + self._ways
         try:
@@ -452,9 +452,9 @@ def _parent_of(turn: ClientTurn | None, key_id: str | None) -> bytes | None:
 
 
 def _last_answer(messages: Sequence[Turn]) -> int | None:
-    for place in range(len(messages) - 1, -1, -1):
-        if messages[place].role == "assistant":
-            return place
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            return index
     return None
 
 
@@ -492,6 +492,6 @@ def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dic
     return {"previous_tier": previous.number, "reuse_usd": reuse, "in_tool_loop": history.in_tool_loop}
 
 
-def _share_a_cache(one: TierSpec, other: TierSpec) -> bool:
+def _share_a_cache(tier: TierSpec, other: TierSpec) -> bool:
     """A model of ours caches prefixes for all of its tiers; of other servers we only know that each has its own."""
-    return one.number == other.number or (one.model is not None and one.model == other.model)
+    return tier.number == other.number or (tier.model is not None and tier.model == other.model)

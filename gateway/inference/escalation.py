@@ -248,15 +248,15 @@ class ActiveProbes:
     def _load(self) -> None:
         self.use(load_probes(self._registry.current()))
 
-    def use(self, found: EvidenceModels) -> None:
-        """Activate `found`, as far as it belongs to this catalogue's tiers."""
+    def use(self, evidence: EvidenceModels) -> None:
+        """Activate `evidence`, as far as it belongs to this catalogue's tiers."""
         models: dict[int, EvidenceModel] = {}
         catalog = self._catalog.current
-        for tier in found.tiers:
+        for tier in evidence.tiers:
             if tier > len(catalog.tiers):
                 continue
             try:
-                model = found.model(tier, catalog.tier_fingerprint(tier))
+                model = evidence.model(tier, catalog.tier_fingerprint(tier))
             except ArtefactError as error:
                 log.error("%s", error)
             else:
@@ -264,6 +264,6 @@ class ActiveProbes:
                     models[tier] = model
         self.models = models
         self._on_lengths(
-            found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
+            evidence.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
         )
-        log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, models)) or "none")
+        log.info("%s judge the answers of tiers %s", evidence.version, ", ".join(map(str, models)) or "none")

@@ -244,7 +244,7 @@ def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
 
 def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]:
     room = tier.max_context - request.least_room(tier.max_context)
-    return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
+    return [tier.prompt_tokens_up_to(generation, room) for generation in request.generations(spec)]
 
 
 def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
@@ -263,12 +263,12 @@ def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
 
 def _media(request: InferenceRequest) -> Iterator[Need]:
     kinds: set[MediaKind] = set()
-    for place, message in enumerate(request.generation.messages or []):
+    for index, message in enumerate(request.generation.messages or []):
         for position, block in enumerate(message.content_blocks):
             if isinstance(block, Media) and block.kind not in kinds:
                 kinds.add(block.kind)
                 capability, noun, part = CAPABILITY_OF[block.kind], _NOUNS[block.kind], PART_TYPES[block.kind]
-                param = f"messages[{place}].content[{position}].{part}"
+                param = f"messages[{index}].content[{position}].{part}"
                 yield Need(capability, param, f"Content of type {part!r}", noun)
 
 
@@ -349,7 +349,7 @@ def _unsupported(
     common = [need for need in incapable[wanted[0]] if all(need in incapable[number] for number in wanted)]
     need = (common or incapable[wanted[-1]])[0]
     who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
-    what = need.noun if common else " and ".join(one.noun for one in needs)
+    what = need.noun if common else " and ".join(unmet.noun for unmet in needs)
     specs = [spec for spec in served.catalog.tiers if not lacks_of(request, needs, served.tiers[spec.number], spec)]
     able = ", ".join(f"tier-{spec.number} ({spec.name})" for spec in specs)
     is_content = need.capability in MEDIA or need.param == "messages"
@@ -376,8 +376,8 @@ def is_below_target(record: Record) -> bool:
     inputs = record.decision.inputs
     if record.status != "ok" or not record.is_made or inputs.pinned_tier is not None:
         return False
-    away = {one.tier for one in inputs.exclusions if one.reason == DOWN}
-    away |= {one.tier for one in record.attempts if one.status == "error" and one.compared_as is None}
+    away = {exclusion.tier for exclusion in inputs.exclusions if exclusion.reason == DOWN}
+    away |= {attempt.tier for attempt in record.attempts if attempt.status == "error" and attempt.compared_as is None}
     away.discard(record.tier)
     p_ok = inputs.prediction.p_ok
     if not away or p_ok[record.tier - 1] >= inputs.quality_target:

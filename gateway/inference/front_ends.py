@@ -217,9 +217,9 @@ def _guides(clause: str, words: _Clauses) -> bool:
 
 def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text, each with its question mark."""
-    for one in _SENTENCE.findall(text):
-        if _LETTERS.search(one):
-            yield one.strip()
+    for sentence in _SENTENCE.findall(text):
+        if _LETTERS.search(sentence):
+            yield sentence.strip()
 
 
 def _around(content: str) -> _Around | None:
@@ -230,7 +230,7 @@ def _around(content: str) -> _Around | None:
         return _Around(f"{head[: element.start()]}\n{_after_element(tail, element[1])}")
     messages = _JSON.search(head) if "[" in head else None
     if messages is not None:
-        *_, end = (0, *(one.end() for one in _JSON_ENDS.finditer(tail)))
+        *_, end = (0, *(match.end() for match in _JSON_ENDS.finditer(tail)))
         return _Around(f"{head[: messages.start()]}\n{tail[end:]}")
     begin = _first_label(head)
     if begin is None:
@@ -242,22 +242,22 @@ def _around(content: str) -> _Around | None:
 
 def _after_element(tail: str, name: str) -> str:
     """Return what follows the end of an element, all of `tail` where it has no end."""
-    place = tail.lower().rfind(f"</{name.lower()}>")
-    return tail[place + len(name) + 3 :] if place >= 0 else tail
+    start = tail.lower().rfind(f"</{name.lower()}>")
+    return tail[start + len(name) + 3 :] if start >= 0 else tail
 
 
 def _first_label(head: str) -> int | None:
     """Return where the first line of a speaker begins, if one who asks and one who answers have lines; else where a
     message of a conversation that is named before begins, or None."""
-    speaking, speakers, message, place = None, set(), None, 0
+    speaking, speakers, message, offset = None, set(), None, 0
     for line in head.split("\n") if "\n" in head else ():
         if _LABEL.match(line):
             if speaker := _SPEAKER.match(line):
-                speaking = place if speaking is None else speaking
+                speaking = offset if speaking is None else speaking
                 speakers.add(speaker["asker"] is None)
             elif message is None and _MESSAGE.match(line):
-                message = place
-        place += len(line) + 1
+                message = offset
+        offset += len(line) + 1
     if len(speakers) == 2:
         return speaking
     return message if message is not None and _NAMED.search(head[:message]) else None

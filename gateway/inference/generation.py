@@ -196,7 +196,7 @@ class Generation:
         for made in self._made:
             before, settled = made.recorded, made.settle()
             if settled is not None:
-                self.attempts = [settled if one is before else one for one in self.attempts]
+                self.attempts = [settled if attempt is before else attempt for attempt in self.attempts]
         if self._over:
             return Bill(attempts=self.attempts, usage=self._attempt.usage or Usage())
         usage = self._attempt.usage or self._attempt.used_so_far()
@@ -497,13 +497,13 @@ class Generation:
         requests, most = self._asking.generations(spec), None
         if self._admission.hold is not None:
             most = most_tokens(self._asking, tier, spec)
-            requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
+            requests = [msgspec.structs.replace(request, max_tokens=most.choice) for request in requests]
         if spec.remote is not None and self._asking.is_bounded:
             from tiers.dialects.extras import with_bounds
 
-            requests = [with_bounds(spec, one) for one in requests]
+            requests = [with_bounds(spec, request) for request in requests]
         if judged:
-            requests = [asking_uncertainty(one, tier, spec.tells_logprobs) for one in requests]
+            requests = [asking_uncertainty(request, tier, spec.tells_logprobs) for request in requests]
         return self._note_made(TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n)))
 
     def _note_made(self, attempt: TierAttempt) -> TierAttempt:

@@ -51,8 +51,8 @@ def assigned(split: Split, request: InferenceRequest) -> Assigned | None:
     return None if arm is None else Assigned(split, arm, f"{unit.kind}:{split.pseudonym(unit.name)}")
 
 
-def in_experiment(inputs: PolicyInputs, place: Assigned) -> PolicyInputs:
-    """Return `inputs` with the arm of the request's `place` in the experiment.
+def in_experiment(inputs: PolicyInputs, assigned: Assigned) -> PolicyInputs:
+    """Return `inputs` with the arm that the request is `assigned` in the experiment.
 
     A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if its session's
     rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
@@ -63,13 +63,13 @@ def in_experiment(inputs: PolicyInputs, place: Assigned) -> PolicyInputs:
     bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
     if inputs.session is not None:
         bound = bound or inputs.session.rule in ("stay", "up", "keep")
-    if bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
+    if bound or not barred_tiers(inputs).keys().isdisjoint(assigned.split.tiers):
         return inputs
-    arm = place.split.arm(place.arm)
+    arm = assigned.split.arm(assigned.arm)
     if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
         return inputs
     return msgspec.structs.replace(
-        inputs, experiment_id=place.split.experiment_id, arm=place.arm, arm_tier=arm.tier, unit=place.unit
+        inputs, experiment_id=assigned.split.experiment_id, arm=assigned.arm, arm_tier=arm.tier, unit=assigned.unit
     )
 
 
@@ -105,7 +105,7 @@ def _conversation_of(request: InferenceRequest) -> list[bytes]:
 
 
 def _opening(messages: Sequence[Turn]) -> Sequence[Turn]:
-    first = next((place for place, message in enumerate(messages) if message.role == "user"), None)
+    first = next((index for index, message in enumerate(messages) if message.role == "user"), None)
     return () if first is None else messages[: first + 1]
 
 
@@ -126,7 +126,7 @@ class SessionSteps(msgspec.Struct, frozen=True):
     ) -> SessionStep:
         """Return the step with its rule; a request that is `pinned` to a tier has no rule."""
         parent = self.conversations.tier_of_parent(request)
-        known = Known(
+        facts = Known(
             id=self.conversations.id_of(request, history),
             session=history.session,
             previous=self._served(history.tiers[-1] if history.tiers else None),
@@ -138,8 +138,8 @@ class SessionSteps(msgspec.Struct, frozen=True):
             client = "" if request.client is None else request.client.client
             loop_step = 1 if history.session is None or not history.in_tool_loop else history.session.loop_steps + 1
             steps = self.learning.turn_steps(request.caller.tenant, client, request.key_id or "", loop_step)
-            known = msgspec.structs.replace(known, turn_steps=steps)
-        step = next_step(request, known, self.served.catalog, self.knobs, prompt_tokens, request.created_at)
+            facts = msgspec.structs.replace(facts, turn_steps=steps)
+        step = next_step(request, facts, self.served.catalog, self.knobs, prompt_tokens, request.created_at)
         if step.at == "loop" and (p_bad := self.learning.p_bad(step, request.caller.tenant)) is not None:
             step = msgspec.structs.replace(step, p_bad=p_bad)
         if pinned is None:

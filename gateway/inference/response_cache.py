@@ -175,13 +175,13 @@ class ResponseCache:
         return cache_key(request, decision, self._routing.served.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
-        shared = self._shared.get(_place(key, request))
+        shared = self._shared.get(_shared_key(key, request))
         return None if shared is None or shared.abandoned else shared
 
     def _start_shared(
         self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation]
     ) -> SharedGeneration:
-        place = _place(key, request)
+        shared_key = _shared_key(key, request)
         keeps = _may_be_kept(request)
 
         def ended(shared: SharedGeneration) -> Awaitable[None] | None:
@@ -190,27 +190,27 @@ class ResponseCache:
             # Nor is what a budget has cut the whole answer.
             is_cut = made.limit is not None and any(delta.finish_reason == "length" for delta in shared.deltas)
             if shared.whole and keeps and not (made.tier.is_target or made.is_continued or is_cut):
-                return self._keep(place, shared)
-            self._forget(place, shared)
+                return self._keep(shared_key, shared)
+            self._forget(shared_key, shared)
             return None
 
-        shared = self._shared[place] = SharedGeneration(generate(), ended)
+        shared = self._shared[shared_key] = SharedGeneration(generate(), ended)
         return shared
 
-    def _forget(self, place: SharedKey, shared: SharedGeneration) -> None:
-        if self._shared.get(place) is shared:
-            del self._shared[place]
+    def _forget(self, shared_key: SharedKey, shared: SharedGeneration) -> None:
+        if self._shared.get(shared_key) is shared:
+            del self._shared[shared_key]
 
-    async def _keep(self, place: SharedKey, shared: SharedGeneration) -> None:
+    async def _keep(self, shared_key: SharedKey, shared: SharedGeneration) -> None:
         """Put the answer away; who asks meanwhile still reads the shared generation."""
         try:
             value = _encode(kept_answer(shared.generation, shared.deltas))
             if len(value) <= self.knobs.active.max_bytes:
-                await self.store.put(place[0], value)
+                await self.store.put(shared_key[0], value)
         except Exception as error:
             log.error("an answer is not kept: %s", type(error).__name__, exc_info=error)
         finally:
-            self._forget(place, shared)
+            self._forget(shared_key, shared)
 
     async def _kept(self, key: bytes, request: InferenceRequest) -> KeptAnswer | None:
         if not _may_be_kept(request):
@@ -223,7 +223,7 @@ class ResponseCache:
             return None
 
 
-def _place(key: bytes, request: InferenceRequest) -> SharedKey:
+def _shared_key(key: bytes, request: InferenceRequest) -> SharedKey:
     limits = None if request.limits is None else frozenset(request.limits.tokens.items())
     return key, request.stream, request.options.continues, request.generation.priority, limits
 
@@ -240,28 +240,28 @@ _decode = msgspec.msgpack.Decoder(KeptAnswer).decode
 @asynccontextmanager
 async def running_cache(
     settings: Settings,
-    place: WorkerIdentity | None,
+    worker: WorkerIdentity | None,
     redis: RedisStore | None,
     routing: RoutingService,
     on_failure: Callable[[], None],
 ) -> AsyncIterator[ResponseCache]:
-    """The cache of the process at `place`, whose knobs follow their file; each failure of Redis calls `on_failure`."""
+    """The cache of the process `worker`, whose knobs follow their file; each failure of Redis calls `on_failure`."""
     knobs = KnobFile(CacheKnobs, "cache", settings.cache_knobs_path)
     # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
     store: AnswerStore = (
         MemoryStore(knobs) if redis is None or settings.redaction else SharedStore(knobs, redis, on_failure)
     )
     follow = partial(knobs.follow, settings.artefact_poll_seconds)
-    async with background(follow, "knobs of the cache"), _kept_over_restarts(settings, place, store):
+    async with background(follow, "knobs of the cache"), _kept_over_restarts(settings, worker, store):
         yield ResponseCache(knobs, store, routing)
 
 
 @asynccontextmanager
 async def _kept_over_restarts(
-    settings: Settings, place: WorkerIdentity | None, store: AnswerStore
+    settings: Settings, worker: WorkerIdentity | None, store: AnswerStore
 ) -> AsyncIterator[None]:
     """Let the cache in memory outlive the process, where texts may be written down."""
-    number, count = (0, 1) if place is None else (place.number, place.count)
+    number, count = (0, 1) if worker is None else (worker.number, worker.count)
     file = AnswerFile(answers_path(settings.data_path, number))
     if number == 0:
         await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)

@@ -233,9 +233,9 @@ class RoutingService:
     def routed(self, request: InferenceRequest) -> Routed:
         """Choose a tier for a request that will be answered. Raises `ApiError`: 404 for an unknown model, 400 or 503 if
         no tier may answer."""
-        found = self._routed(request, None)
-        self.references.observe(request.key_id or "", found.app, found.decision.inputs.costs[-1])
-        return found
+        routed = self._routed(request, None)
+        self.references.observe(request.key_id or "", routed.app, routed.decision.inputs.costs[-1])
+        return routed
 
     def _routed(self, request: InferenceRequest, failed: Exclusion | None) -> Routed:
         """Choose a tier, as `routed`. `failed`: that of the fast path, which the ordinary route replaces."""
@@ -282,7 +282,7 @@ class RoutingService:
         rule_result = self._ruled(request, name, routing_input, pinned, excluded) if is_ruled else None
         left_out = excluded.exclusions if rule_result is None else rule_result.exclusions
         if failed is not None:
-            left_out = [*(one for one in left_out if one.tier != failed.tier), failed]
+            left_out = [*(exclusion for exclusion in left_out if exclusion.tier != failed.tier), failed]
         return _Situation(
             request, routing_input, history, served, pinned, loads, excluded, left_out, rule_result, stand_in
         )
@@ -356,12 +356,12 @@ class RoutingService:
         """What the catalogue's rules leave of a request for `name`, and the target of that name; None without both."""
         from gateway.inference.rules_and_chains import apply_rules, to_target
 
-        found = None
+        rule_result = None
         if (rules := self.served.rules) is not None:
             observed = pinned is None and self._observed_tier() is not None
-            found = apply_rules(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
+            rule_result = apply_rules(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
         named = self.served.named_target(name)
-        return found if named is None or pinned is None else to_target(found, pinned, named, excluded)
+        return rule_result if named is None or pinned is None else to_target(rule_result, pinned, named, excluded)
 
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
@@ -380,8 +380,8 @@ class RoutingService:
         """The tiers above `number` that this decision's constraints allow and that may answer as the catalogue is now,
         ascending; a pinned request has none."""
         barred, served = barred_tiers(decision.inputs), self.served
-        found = [self._answering(request, k) for k in range(number + 1, served.strongest + 1) if k not in barred]
-        return [tier for tier in found if tier is not None]
+        tiers = [self._answering(request, k) for k in range(number + 1, served.strongest + 1) if k not in barred]
+        return [tier for tier in tiers if tier is not None]
 
     def stand_in(
         self, request: InferenceRequest, decision: Decision, tried: Iterable[int], takes: Callable[[Tier], bool]

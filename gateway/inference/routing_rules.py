@@ -68,8 +68,8 @@ class RoutingRules:
 
     def of(self, request: InferenceRequest, routing_input: RoutingInput) -> Matched | None:
         """Return what holds for a request; None if it matches no rule."""
-        found = [rule for rule in self._rules if all(holds(request, routing_input) for holds in rule.conditions)]
-        return combined(found) if found else None
+        matching = [rule for rule in self._rules if all(holds(request, routing_input) for holds in rule.conditions)]
+        return combined(matching) if matching else None
 
 
 def combined(rules: Iterable[Rule]) -> Matched:
@@ -106,7 +106,7 @@ def _compiled(catalog: Catalog, rule: RuleSpec) -> Rule:
         name=rule.name,
         conditions=tuple(_conditions(rule.when)),
         barred=barred,
-        targets=None if rule.allow is None else frozenset(rule.allow) & {one.name for one in catalog.targets},
+        targets=None if rule.allow is None else frozenset(rule.allow) & {target.name for target in catalog.targets},
         floor=floor,
         tier=None if rule.target is None else catalog.numbered(rule.target) if beside is None else beside.number,
         target=None if beside is None else beside.name,
@@ -161,8 +161,8 @@ def script_of(text: str) -> Script | None:
     for character in text:
         if not character.isalpha():
             continue
-        place = bisect_right(_FIRST, ord(character)) - 1
-        named = _RANGES[place][1] if place >= 0 else None
+        index = bisect_right(_FIRST, ord(character)) - 1
+        named = _RANGES[index][1] if index >= 0 else None
         script: Script = OTHER if named is None else named
         counts[script] = counts.get(script, 0) + 1
         left -= 1

@@ -141,25 +141,27 @@ def apply_rules(
         if reason is not None or observed:
             tier = target = None
         else:
-            exclusions = [one for one in exclusions if one.tier != tier]
+            exclusions = [exclusion for exclusion in exclusions if exclusion.tier != tier]
     excluded.ruled_out.update({number: reason for number, reason in matched.barred.items() if pinned in (None, number)})
-    exclusions = [one for one in exclusions if one.tier not in excluded.ruled_out]
+    exclusions = [exclusion for exclusion in exclusions if exclusion.tier not in excluded.ruled_out]
     exclusions += [Exclusion(tier=number, reason=reason) for number, reason in sorted(excluded.ruled_out.items())]
     by = RuledBy(names=by.names, targets=by.targets, floor=by.floor, tier=tier, target=target)
     return RuleResult(by, exclusions, matched.quality)
 
 
-def to_target(found: RuleResult | None, pinned: int, name: str, excluded: Excluded) -> RuleResult:
-    """Return what rules leave (`found`) of a request that names a target, which stands for the tier `pinned`.
+def to_target(rule_result: RuleResult | None, pinned: int, name: str, excluded: Excluded) -> RuleResult:
+    """Return what rules leave (`rule_result`) of a request that names a target, which stands for the tier `pinned`.
     `excluded`: of the catalogue with the target in that tier's place; a rule that does not allow it is added."""
-    if found is None:
+    if rule_result is None:
         return RuleResult(RuledBy(names=[], tier=pinned, target=name), excluded.exclusions, None)
-    exclusions = found.exclusions
-    if found.by.targets is not None and name not in found.by.targets and pinned not in excluded.ruled_out:
+    exclusions = rule_result.exclusions
+    if rule_result.by.targets is not None and name not in rule_result.by.targets and pinned not in excluded.ruled_out:
         excluded.ruled_out[pinned] = reason = "the rules do not allow it"
-        exclusions = [*(one for one in exclusions if one.tier != pinned), Exclusion(tier=pinned, reason=reason)]
-    by = RuledBy(names=found.by.names, targets=found.by.targets, floor=found.by.floor, tier=pinned, target=name)
-    return RuleResult(by, exclusions, found.quality)
+        exclusions = [*(other for other in exclusions if other.tier != pinned), Exclusion(tier=pinned, reason=reason)]
+    by = RuledBy(
+        names=rule_result.by.names, targets=rule_result.by.targets, floor=rule_result.by.floor, tier=pinned, target=name
+    )
+    return RuleResult(by, exclusions, rule_result.quality)
 
 
 class StandIn(NamedTuple):
@@ -200,7 +202,7 @@ def chain_of(catalog: Catalog, spec: TierSpec, named: TierSpec | None) -> list[s
     if named is not None:
         names = list(named.fallback or ())
         own = (spec.name, "" if catalog.target(spec.name) is not None else f"tier-{spec.number}")
-        return names[next((place for place, name in enumerate(names, start=1) if name in own), 0) :]
+        return names[next((position for position, name in enumerate(names, start=1) if name in own), 0) :]
     if catalog.target(spec.name) is None or spec.fallback is not None:
         return list(spec.fallback or ())
     tier = catalog.tier(spec.number)

@@ -187,7 +187,7 @@ class ServedCatalogue:
 
     def _serves(self, name: str) -> bool:
         """Whether an embedding model or a target of another endpoint has this name."""
-        return self.catalog.target(name) is not None or any(one.name == name for one in self.catalog.embeddings)
+        return self.catalog.target(name) is not None or any(spec.name == name for spec in self.catalog.embeddings)
 
     def split_adapter(self, model: str) -> tuple[str, str]:
         """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
@@ -209,7 +209,7 @@ def _named_targets(catalog: Catalog, named: Mapping[str, TierSpec]) -> dict[str,
         return {}
     from tiers.catalog.rule_check import answers_chats
 
-    return {one.name: one for one in catalog.targets if one.name not in named and answers_chats(catalog, one)}
+    return {spec.name: spec for spec in catalog.targets if spec.name not in named and answers_chats(catalog, spec)}
 
 
 def _compiled_rules(catalog: Catalog) -> "RoutingRules | None":
@@ -241,8 +241,8 @@ class ReferencePrices:
     def of(self, key: str, app: str, usd: float) -> float:
         """Return the reference for a prompt whose strongest answer is predicted to cost `usd`: the mean of its system
         prompt `app` (a hash, "" without one), towards that of its `key`, towards `usd` itself."""
-        found = self._towards((key, ""), usd)
-        return self._towards((key, app), found) if app else found
+        key_mean = self._towards((key, ""), usd)
+        return self._towards((key, app), key_mean) if app else key_mean
 
     def observe(self, key: str, app: str, usd: float) -> None:
         """Count a request that is being answered."""
@@ -259,17 +259,17 @@ class ReferencePrices:
         """Forget all means, because prices have changed."""
         self._means.clear()
 
-    def _towards(self, place: tuple[str, str], parent: float) -> float:
-        count, mean = self._means.get(place, (0.0, 0.0))
+    def _towards(self, mean_key: tuple[str, str], parent: float) -> float:
+        count, mean = self._means.get(mean_key, (0.0, 0.0))
         return (OWN_WEIGHT * parent + count * mean) / (OWN_WEIGHT + count)
 
-    def _count(self, place: tuple[str, str], usd: float) -> None:
+    def _count(self, mean_key: tuple[str, str], usd: float) -> None:
         means = self._means
-        if (known := means.get(place)) is None:
-            means[place] = (1.0, usd)
+        if (counted := means.get(mean_key)) is None:
+            means[mean_key] = (1.0, usd)
             if len(means) > MOST:
                 means.popitem(last=False)
             return
-        count = known[0] + 1.0 if known[0] < NEWEST else NEWEST
-        means[place] = (count, known[1] + (usd - known[1]) / count)
-        means.move_to_end(place)
+        count = counted[0] + 1.0 if counted[0] < NEWEST else NEWEST
+        means[mean_key] = (count, counted[1] + (usd - counted[1]) / count)
+        means.move_to_end(mean_key)

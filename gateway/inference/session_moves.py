@@ -139,9 +139,9 @@ def end_before(messages: Sequence[Turn], cut: bool, posted: Exit | None = None) 
     results = [read_result(message.text) for message in _results_before(messages)]
     # Clients without tools send a check's output as the user's turn.
     shown = [*results, read_result(words)]
-    checks = [one.check for one in shown if one.check is not None] if posted is None else [posted]
+    checks = [result.check for result in shown if result.check is not None] if posted is None else [posted]
     builds = _builds_after_tests(shown) if posted is None else []
-    codes = [one.code for one in results if one.code is not None]
+    codes = [result.code for result in results if result.code is not None]
     unanswered = len(messages) > 1 and bool(messages[-2].calls)
     ended = work_end(
         EndSigns(
@@ -158,13 +158,13 @@ def end_before(messages: Sequence[Turn], cut: bool, posted: Exit | None = None) 
 
 def _builds_after_tests(shown: Sequence[ResultSigns]) -> list[Exit]:
     """The builds and type checks since the last tests, which needed a build themselves."""
-    found: list[Exit] = []
-    for one in shown:
-        if one.check is not None:
-            found.clear()
-        elif one.build is not None:
-            found.append(one.build)
-    return found
+    builds: list[Exit] = []
+    for result in shown:
+        if result.check is not None:
+            builds.clear()
+        elif result.build is not None:
+            builds.append(result.build)
+    return builds
 
 
 def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "accepts"] | None:
@@ -177,15 +177,15 @@ def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "ac
 
 def _results_before(messages: Sequence[Turn]) -> list[Turn]:
     """The last results of tools between the last two user turns, oldest first."""
-    found: list[Turn] = []
+    results: list[Turn] = []
     for message in reversed(messages[:-1]):
         if message.role == "user" and users_text(message.text.strip()):
             break
         if message.role == "tool":
-            found.append(message)
-            if len(found) == RESULTS_READ:
+            results.append(message)
+            if len(results) == RESULTS_READ:
                 break
-    return found[::-1]
+    return results[::-1]
 
 
 GROWTH_TOKENS = 1000.0
@@ -213,19 +213,19 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_step(
-    request: InferenceRequest, known: Known, catalog: Catalog, knobs: RoutingKnobs, prompt_tokens: int, now: float
+    request: InferenceRequest, facts: Known, catalog: Catalog, knobs: RoutingKnobs, prompt_tokens: int, now: float
 ) -> SessionStep:
     """Return the step that `request` is, with its rule. `prompt_tokens`: an estimate. `now`: epoch seconds."""
-    session, turn = known.session, request.client
+    session, turn = facts.session, request.client
     client = "" if turn is None else turn.client
     gap = None if session is None else max(0.0, now - session.at)
-    compacted = session is not None and known.history_tokens < session.message_tokens * COMPACTED_SHARE
+    compacted = session is not None and facts.history_tokens < session.message_tokens * COMPACTED_SHARE
     tiers = session_tiers(catalog, knobs.agents_cache_seconds)
     warmth = [Warmth()] * len(tiers) if session is None or compacted else session.warmth(catalog, now)
     strongest_warm = 0
     if session is not None and not compacted:
         strongest_warm = warm_tokens(tiers[-1], Warmth(session.read_tokens, gap or 0.0), prompt_tokens)
-    at = _place(request, known, compacted, gap is not None and gap > knobs.agents_cache_seconds)
+    at = _place(request, facts, compacted, gap is not None and gap > knobs.agents_cache_seconds)
     messages = request.generation.messages or []
     counters = counted(session, messages, at_boundary=at != "loop")
     loop_step = 1 if session is None or at != "loop" else session.loop_steps + 1
@@ -233,7 +233,7 @@ def next_step(
     if at == "turn" and messages:
         end = end_before(messages, session is not None and session.cut, None if session is None else session.check)
     step = SessionStep(
-        session=(known.id if session is None else session.id).hex(),
+        session=(facts.id if session is None else session.id).hex(),
         client=client,
         step=1 if session is None else session.steps + 1,
         loop_step=loop_step,
@@ -247,9 +247,9 @@ def next_step(
         end_sign=None if end is None else end.sign,
         end_weight=0.0 if end is None else WEIGHTS[end.sign],
         end_words="" if end is None else end.words,
-        previous=known.previous or 0,
+        previous=facts.previous or 0,
         raised_from=None if session is None else session.raised_from,
-        floor=known.parent,
+        floor=facts.parent,
         prompt_tokens=prompt_tokens,
         warm=[warm_tokens(tier, held, prompt_tokens) for tier, held in zip(tiers, warmth, strict=True)],
         strongest_warm=strongest_warm,
@@ -260,20 +260,20 @@ def next_step(
     # How many turns a session goes on for is not known: the rest is this turn's.
     output = usual_output(catalog)
     rest = [
-        turn_usd(tier, warm, prompt_tokens, GROWTH_TOKENS, output, max(1.0, known.turn_steps))
+        turn_usd(tier, warm, prompt_tokens, GROWTH_TOKENS, output, max(1.0, facts.turn_steps))
         for tier, warm in zip(tiers, step.warm, strict=True)
     ]
-    return msgspec.structs.replace(step, rest_usd=rest, rest_steps=known.turn_steps)
+    return msgspec.structs.replace(step, rest_usd=rest, rest_steps=facts.turn_steps)
 
 
 def _place(
-    request: InferenceRequest, known: Known, compacted: bool, cold: bool
+    request: InferenceRequest, facts: Known, compacted: bool, cold: bool
 ) -> Literal["start", "loop", "turn", "compaction", "gap"]:
-    if known.previous is None:
+    if facts.previous is None:
         return "start"
     if compacted or (request.client is not None and request.client.kind == "compaction"):
         return "compaction"
-    if not known.in_tool_loop:
+    if not facts.in_tool_loop:
         return "turn"
     return "gap" if cold else "loop"
 

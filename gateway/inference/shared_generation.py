@@ -77,11 +77,11 @@ class Replay:
         self._deltas = enumerate((*kept.pieces, end), start=1)
 
     async def __anext__(self) -> Delta:
-        found = next(self._deltas, None)
-        if found is None:
+        numbered = next(self._deltas, None)
+        if numbered is None:
             raise StopAsyncIteration
-        place, delta = found
-        if place % DELTAS_AT_ONCE == 0:
+        index, delta = numbered
+        if index % DELTAS_AT_ONCE == 0:
             await asyncio.sleep(0)
         return delta
 

@@ -80,7 +80,7 @@ class _Drawn:
     def add(self, delta: Delta) -> None:
         self._deltas.append(delta)
         if delta.logprobs and not delta.echo:
-            self._logprobs += [one.logprob for one in delta.logprobs if one.logprob is not None]
+            self._logprobs += [token.logprob for token in delta.logprobs if token.logprob is not None]
 
     def mean_logprob(self) -> float:
         return sum(self._logprobs) / len(self._logprobs) if self._logprobs else -math.inf

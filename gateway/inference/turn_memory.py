@@ -74,12 +74,12 @@ class TurnStore(ABC):
     async def get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the content of those of these turns that are stored."""
         try:
-            found = await self._get(turn_ids[-MOST_TURNS:])
+            content_by_turn = await self._get(turn_ids[-MOST_TURNS:])
         except (RedisUnavailableError, SQLAlchemyError, OSError) as error:
             self._say_away(error)
             return {}
         self._is_away = False
-        return found
+        return content_by_turn
 
     async def put(self, turns: Sequence[StoredTurn]) -> None:
         """Store turns, unless their user was erased after the request came."""
@@ -151,8 +151,8 @@ class RedisTurns(TurnStore):
 
     async def _get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
         names = [_PREFIX + turn_id for turn_id in turn_ids]
-        found = await self._redis.ask(lambda redis: redis.mget(names))
-        texts = zip(turn_ids, found, strict=True)
+        hex_texts = await self._redis.ask(lambda redis: redis.mget(names))
+        texts = zip(turn_ids, hex_texts, strict=True)
         return {turn_id: bytes.fromhex(text.decode()) for turn_id, text in texts if isinstance(text, bytes)}
 
     async def _put(self, turn: StoredTurn) -> None:
@@ -180,14 +180,14 @@ class DatabaseTurns(TurnStore):
         self._engine, self._most_bytes = engine, most_bytes
 
     async def _get(self, turn_ids: Sequence[str]) -> dict[str, bytes]:
-        columns, found = stored_turns.c, dict[str, bytes]()
+        columns, content_by_turn = stored_turns.c, dict[str, bytes]()
         since = time.time() - SECONDS
         async with self._engine.connect() as connection:
             for first in range(0, len(turn_ids), _AT_ONCE):
                 some = columns.turn_id.in_(turn_ids[first : first + _AT_ONCE])
                 rows = select(columns.turn_id, columns.content).where(some, columns.created_at > since)
-                found |= {row.turn_id: row.content for row in await connection.execute(rows)}
-        return found
+                content_by_turn |= {row.turn_id: row.content for row in await connection.execute(rows)}
+        return content_by_turn
 
     async def _put(self, turn: StoredTurn) -> None:
         columns, row = stored_turns.c, msgspec.structs.asdict(turn) | {"size": len(turn.content)}
@@ -308,22 +308,22 @@ class TurnMemory:
         """Return the turns of `request`, each with the server that answered with it and what is remembered of it."""
         messages = request.generation.messages or []
         ids = {
-            place: turn_id
-            for place, message in enumerate(messages)
+            index: turn_id
+            for index, message in enumerate(messages)
             if message.role == "assistant"
-            and (turn_id := _turn_id(request, message.text, message.calls, messages[place - 1]))
+            and (turn_id := _turn_id(request, message.text, message.calls, messages[index - 1]))
         }
         now = self._clock()
         unknown = [turn_id for turn_id in ids.values() if not self._knows(turn_id, now)]
         if unknown and self.store is not None and _may_store(request):
-            found = await self.store.get(unknown)
+            content_by_turn = await self.store.get(unknown)
             for turn_id in unknown:
-                if (content := found.get(turn_id)) is not None:
+                if (content := content_by_turn.get(turn_id)) is not None:
                     self._put(turn_id, _decode(content), request.key_id)
                 else:
                     _note(self._absent, turn_id, now + self._lifetime)
         may_store = _may_store(request)
-        return [self._recalled(message, ids.get(place), may_store) for place, message in enumerate(messages)]
+        return [self._recalled(message, ids.get(index), may_store) for index, message in enumerate(messages)]
 
     def _knows(self, turn_id: str, now: float) -> bool:
         remembered = self._turns.get(turn_id)
@@ -335,8 +335,8 @@ class TurnMemory:
     def _recalled(self, message: Turn, turn_id: str | None, may_store: bool) -> Turn:
         if message.role != "assistant":
             return message
-        known = None if turn_id is None else self._turns.get(turn_id)
-        turn = None if known is None else known.turn
+        remembered = None if turn_id is None else self._turns.get(turn_id)
+        turn = None if remembered is None else remembered.turn
         # Some servers give every call the same id: what the turn itself has is surer.
         carried = _digests_of(message.thoughts, opaque_of(message), message.calls)
         server = next((self._servers[said] for said in carried if said in self._servers), None)
@@ -435,8 +435,8 @@ def _digests_of(reasoning: str, fields: Sequence[Opaque], calls: Sequence[Call])
     if reasoning:
         yield _digest(reasoning)
     for block in fields:
-        for given in audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else (block,):
-            yield _digest(given.json.decode(errors="replace"))
+        for opaque in audio_reference(msgspec.json.decode(block.json)) if block.type == AUDIO else (block,):
+            yield _digest(opaque.json.decode(errors="replace"))
     for call in calls:
         if call.source is not None:
             yield _digest(call.source.json.decode(errors="replace"))
@@ -450,11 +450,11 @@ def _size(turn: _Turn) -> int:
     return 256 + size_of(turn.blocks)
 
 
-def _note(known: dict[K, V], key: K, value: V) -> None:
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > MOST_KNOWN:
-        del known[next(iter(known))]
+def _note(noted: dict[K, V], key: K, value: V) -> None:
+    noted.pop(key, None)
+    noted[key] = value
+    if len(noted) > MOST_KNOWN:
+        del noted[next(iter(noted))]
 
 
 _json = msgspec.json.Encoder(order="deterministic").encode

@@ -41,7 +41,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
     503 while the database is down and the journal no longer has the record.
     """
     record = await record_of_caller(request, request_id)
-    attempts = [msgspec.structs.replace(one, replicas=_unnamed(one.replicas)) for one in record.attempts]
+    attempts = [msgspec.structs.replace(attempt, replicas=_unnamed(attempt.replicas)) for attempt in record.attempts]
     return Response(msgspec.structs.replace(record, attempts=attempts), media_type="application/json")
 
 
@@ -49,9 +49,9 @@ def _unnamed(tries: list[ReplicaTry]) -> list[ReplicaTry]:
     """The replicas that were asked, without their addresses, which operators alone see."""
     return [
         msgspec.structs.replace(
-            one, replica=f"replica {place}", error=None if one.error is None else one.error.partition(":")[0]
+            tried, replica=f"replica {number}", error=None if tried.error is None else tried.error.partition(":")[0]
         )
-        for place, one in enumerate(tries, 1)
+        for number, tried in enumerate(tries, 1)
     ]
 
 
@@ -92,10 +92,10 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
     feedback = await read_body(request, FeedbackGiven)
     if (feedback.request_id is None) == (feedback.session is None):
         raise bad_request("Give a request_id, or the session of an agent's client.", "request_id")
-    given = [name for name in ("rating", "score", "check") if getattr(feedback, name) is not None]
-    if len(given) > 1:
-        raise bad_request("Give one of a rating, a score and a check.", given[1])
-    if not given and feedback.correction is None:
+    judgements = [name for name in ("rating", "score", "check") if getattr(feedback, name) is not None]
+    if len(judgements) > 1:
+        raise bad_request("Give one of a rating, a score and a check.", judgements[1])
+    if not judgements and feedback.correction is None:
         raise bad_request("Give a rating (up or down), a score from 0 to 1, a check or a correction.", "rating")
     admission_control = access_of(request).tenancy.admission_control
     admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
@@ -106,27 +106,27 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
     return Response(counted, media_type="application/json", headers=admission.headers)
 
 
-async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:
+async def _taken(request: HttpRequest, posted: FeedbackGiven) -> FeedbackTaken:
     serving = serving_of(request)
-    record = await record_of_caller(request, given.request_id or await _last_of_session(request, given.session or ""))
+    record = await record_of_caller(request, posted.request_id or await _last_of_session(request, posted.session or ""))
     if isinstance(record, EmbeddingRecord):
         raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
-    score = given.score if given.rating is None else _RATINGS[given.rating]
-    feedback = Feedback(score=score, check=given.check, correction=given.correction, comment=given.comment)
+    score = posted.score if posted.rating is None else _RATINGS[posted.rating]
+    feedback = Feedback(score=score, check=posted.check, correction=posted.correction, comment=posted.comment)
     taken = await reached(serving.feedback.take(record, feedback))
     step = record.decision.inputs.session
-    if step is not None and given.check is not None:
-        await serving.routing.conversations.note_check(bytes.fromhex(step.session), given.check)
+    if step is not None and posted.check is not None:
+        await serving.routing.conversations.note_check(bytes.fromhex(step.session), posted.check)
     return taken
 
 
 async def _last_of_session(request: HttpRequest, session: str) -> str:
     """The id of the newest stored step of the caller's session of this name. Raises `ApiError` 404 and 503."""
     digests = session_digests(session, caller_of(request).key_id)
-    found = await reached(last_step(serving_of(request).database, [digest.hex() for digest in digests]))
-    if found is None:
+    request_id = await reached(last_step(serving_of(request).database, [digest.hex() for digest in digests]))
+    if request_id is None:
         raise ApiError(404, f"No session {session!r} is stored.", param="session", code="session_not_found")
-    return found
+    return request_id
 
 
 class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -63,10 +63,10 @@ def routing_options(headers: Mapping[str, str], tiers: int) -> RoutingOptions:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
     if _OPTIONS.keys().isdisjoint(headers):
         return NO_OPTIONS
-    given = {option: read(headers, tiers) for name, (option, read) in _OPTIONS.items() if name in headers}
-    if given.get("private") is not None:
-        given["consent"] = given.get("consent", ALL).narrowed(Consent(local=True))
-    return RoutingOptions(**given)
+    options = {option: read(headers, tiers) for name, (option, read) in _OPTIONS.items() if name in headers}
+    if options.get("private") is not None:
+        options["consent"] = options.get("consent", ALL).narrowed(Consent(local=True))
+    return RoutingOptions(**options)
 
 
 def _quality(headers: Mapping[str, str], tiers: int) -> float:

@@ -168,7 +168,7 @@ async def _passed_through(
 
 def _model(serving: Serving, name: str, caller: Caller) -> "Embedder | EmbeddingClient":
     named = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
-    there = [one for one in serving.embedders.values() if one.spec.is_remote and one.spec.model == named]
+    there = [client for client in serving.embedders.values() if client.spec.is_remote and client.spec.model == named]
     if (model := serving.embedders.get(named, there[0] if there else None)) is not None:
         return model
     raise ApiError(
@@ -187,8 +187,8 @@ def _inputs(body: EmbeddingsRequest) -> list[Prompt]:
 def _rows(model: Embedder, prompts: list[Prompt]) -> list[list[int]]:
     """Token ids of every input, within all bounds."""
     rows, total = [], 0
-    for place, prompt in enumerate(prompts):
-        row = _row(model, prompt, f"input[{place}]")
+    for index, prompt in enumerate(prompts):
+        row = _row(model, prompt, f"input[{index}]")
         rows.append(row)
         total += len(row)
         if total > MAX_TOKENS:
@@ -263,9 +263,9 @@ async def passed_through(
         )  # fmt: skip
     if not spec.local:
         await _refuse_private(serving, head, body, prompts, own.private)
-    for place, prompt in enumerate(prompts):
+    for index, prompt in enumerate(prompts):
         if not prompt:
-            raise bad_request("An input is empty: give some text.", f"input[{place}]", "empty")
+            raise bad_request("An input is empty: give some text.", f"input[{index}]", "empty")
     inference_request = unanswered_request(
         head, body.model, prompts=prompts, priority=priority, metadata=body.metadata, options=own
     )
@@ -322,8 +322,8 @@ async def _refuse_private(
 
 def _fields(body: "EmbeddingsRequest") -> dict[str, Any]:
     """What the server gets of the caller's fields besides the texts: those that are set."""
-    given = {name: getattr(body, name) for name in ("encoding_format", "dimensions", "user")}
-    return {name: value for name, value in given.items() if value is not None}
+    fields = {name: getattr(body, name) for name in ("encoding_format", "dimensions", "user")}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _as_api_error(error: TierError) -> ApiError:

@@ -183,15 +183,15 @@ async def _embedded(
     requests: list[EmbedContentRequest],
     form: Callable[[list[dict[str, Any]]], dict[str, Any]],
 ) -> ASGIApp:
-    dimensions = {one.output_dimensionality for one in requests}
+    dimensions = {embed.output_dimensionality for embed in requests}
     if len(dimensions) != 1:
         raise bad_request(
             "requests: give at least one, and all with the same outputDimensionality.", "requests", "invalid_value"
         )
-    texts: list[Any] = ["\n".join(part.text or "" for part in one.content.parts) for one in requests]
+    texts: list[Any] = ["\n".join(part.text or "" for part in embed.content.parts) for embed in requests]
     body = EmbeddingsRequest(model=model, input=texts, dimensions=dimensions.pop())
     answer, headers = await embedded(serving_of(request), received(request), body)
-    said = msgspec.json.encode(form([{"values": one.embedding} for one in answer.data]))
+    said = msgspec.json.encode(form([{"values": row.embedding} for row in answer.data]))
     return WholeResponse(said, [(name.encode(), value.encode()) for name, value in headers] + ignored_header(request))
 
 

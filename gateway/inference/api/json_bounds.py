@@ -62,8 +62,7 @@ def json_excess(text: bytes) -> Excess | None:
         return None
     if KERNELS is not None:
         bounds = MAX_DEPTH, MAX_CONTAINERS, MAX_FIELDS, MAX_EXPONENTS, MAX_LONG_DIGITS
-        found: int = KERNELS.json_excess(text, *bounds)
-        return _EXCESSES[found]
+        return _EXCESSES[KERNELS.json_excess(text, *bounds)]
     many_brackets, many_values = (True, False) if is_short else _are_many(text)
     if not many_brackets and not many_values:
         return None
@@ -95,8 +94,8 @@ def _exact_excess(text: bytes, many_values: bool) -> Excess | None:
             places = np.flatnonzero(is_quote | _is_bracket(piece))
             marks, is_quote = piece[places], is_quote[places]
         marks = strings.outside(marks, is_quote)
-        if (found := brackets.excess_with(marks)) is not None:
-            return found
+        if (exceeded := brackets.excess_with(marks)) is not None:
+            return exceeded
         if many_values and excess is None:
             excess = values.excess_with(marks)
     return excess

@@ -110,7 +110,7 @@ async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
         name for name in await serving.core_adapters.served_names() if serving.routing.served.split_adapter(name)[1]
     ]
     aliases = (name for name in (*caller.aliases, *serving.routing.served.catalog.aliases) if name != "*")
-    passed = (one.name for one in serving.routing.served.catalog.targets if one.serves and caller.may_use(one))
+    passed = (spec.name for spec in serving.routing.served.catalog.targets if spec.serves and caller.may_use(spec))
     names = dict.fromkeys((*serving.routing.served.names, *adapted, *serving.embedders, *passed, *aliases))
     return [card for name in names if (card := _card(serving, name, caller)) is not None]
 

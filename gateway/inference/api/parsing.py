@@ -54,9 +54,9 @@ async def read_fields(
 ) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them. `again`: the body as it was sent has been refused."""
-    found = await json_of(request)
+    raw = await json_of(request)
     state = request.scope["state"]
-    body, ignored, extra, is_mended = await decoded_fields(serving, fields, found, state[CALLER], again=again)
+    body, ignored, extra, is_mended = await decoded_fields(serving, fields, raw, state[CALLER], again=again)
     if ignored:
         state[IGNORED] = ignored
     if extra:
@@ -129,24 +129,24 @@ def _decode_fields(
     known_part = partial(fields.known_part, forward=serving.routing.served.forwarded_fields)
     try:
         if again:
-            found, ignored, extra = _decoded(known_part, body, fields.body)
+            parsed, ignored, extra = _decoded(known_part, body, fields.body)
         else:
-            found = _decoded(fields.decode, body, fields.body)
+            parsed = _decoded(fields.decode, body, fields.body)
     except ApiError as error:
         if not strict and error.body.code == NOT_JSON and (whole := whole_text(body)) != body:
             return _decode_fields(serving, fields, whole, caller, again=again)
         if strict or again or error.body.code not in (UNKNOWN, INVALID, MISSING):
             raise
-        found, ignored, extra = _decoded(known_part, body, fields.body)
+        parsed, ignored, extra = _decoded(known_part, body, fields.body)
         again = error.body.code != UNKNOWN
     refuse_urls(extra, "")
-    given = [name for name in fields.harmless if getattr(found, name) is not None]
-    if given and strict:
-        refuse_given(found, fields.harmless)
-    if given or ignored:
+    harmless = [name for name in fields.harmless if getattr(parsed, name) is not None]
+    if harmless and strict:
+        refuse_given(parsed, fields.harmless)
+    if harmless or ignored:
         serving.count_ignored(fields.endpoint)
-        ignored += given
-    return found, ignored, extra, again
+        ignored += harmless
+    return parsed, ignored, extra, again
 
 
 async def json_of(request: HttpRequest) -> bytes:

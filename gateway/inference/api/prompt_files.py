@@ -35,16 +35,16 @@ async def with_files(files: Files, tenant: str, body: bytes, most: int) -> bytes
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body
     for holder, file_id in list(file_holders(data)):
-        found = await reached(files.find(tenant, file_id)) if _OWN.fullmatch(file_id) else None
-        if found is None:
+        file = await reached(files.find(tenant, file_id)) if _OWN.fullmatch(file_id) else None
+        if file is None:
             continue
-        most -= found.size
+        most -= file.size
         if most < 0:
             raise bad_request(
-                f"The files have more bytes than a body may (AIO_BODY_LIMIT): {found.filename!r}.", FILE_ID
+                f"The files have more bytes than a body may (AIO_BODY_LIMIT): {file.filename!r}.", FILE_ID
             )
-        content = b"".join([part async for part in files.content(found.file_id)])
-        fill_file(holder, found.filename, _media_type(found.filename, content), content)
+        content = b"".join([part async for part in files.content(file.file_id)])
+        fill_file(holder, file.filename, _media_type(file.filename, content), content)
     return msgspec.json.encode(data)
 
 

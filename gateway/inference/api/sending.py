@@ -123,13 +123,13 @@ async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
 
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
-    found = _response_headers(answer, whole=not answer.request.stream)
+    headers = _response_headers(answer, whole=not answer.request.stream)
     if answer.rate_headers:
-        found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
-    found += _id_headers(request, answer.request.request_id, answer_format)
+        headers += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
+    headers += _id_headers(request, answer.request.request_id, answer_format)
     if changed := answer.source.changed:
-        found.append((b"x-aio-changed-fields", shown_names(_in_callers_words(changed, answer)).encode()))
-    return found + ignored_header(request, _in_callers_words(answer.source.dropped, answer))
+        headers.append((b"x-aio-changed-fields", shown_names(_in_callers_words(changed, answer)).encode()))
+    return headers + ignored_header(request, _in_callers_words(answer.source.dropped, answer))
 
 
 def _in_callers_words(names: Sequence[str], answer: Answer) -> list[str]:

@@ -74,12 +74,12 @@ def parameter_refusal(request: HttpRequest, error: ValidationException) -> ApiEr
         return bad_request("The body is not valid JSON: it is empty.", None, NOT_JSON)
     handler = request.route_handler
     signatures = [handler.parsed_fn_signature]
-    signatures += [one.parsed_fn_signature for one in handler.resolve_dependencies().values()]
+    signatures += [dependency.parsed_fn_signature for dependency in handler.resolve_dependencies().values()]
     field = next((each.parameters[name] for each in signatures if name in each.parameters), None)
     if field is None:
         return as_api_error(error)
-    given = request.query_params.get(name, request.path_params.get(name, ""))
-    return bad_request(f"Invalid {name}: {str(given)[:64]!r} is not {_allowed(field)}.", name, "invalid_value")
+    parameter = request.query_params.get(name, request.path_params.get(name, ""))
+    return bad_request(f"Invalid {name}: {str(parameter)[:64]!r} is not {_allowed(field)}.", name, "invalid_value")
 
 
 def _allowed(field: FieldDefinition) -> str:

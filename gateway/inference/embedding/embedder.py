@@ -198,7 +198,7 @@ def exchange_clients(
     for spec in catalog.embeddings:
         embedders[spec.name] = embedder = clients.get(spec.name) or old.pop(spec.name)
         embedder.spec = spec
-    return [cast("EmbeddingClient", one) for one in old.values()]
+    return [cast("EmbeddingClient", client) for client in old.values()]
 
 
 def _unpriced(spec: EmbeddingSpec) -> EmbeddingSpec:

@@ -55,16 +55,16 @@ def read_sentence_folder(folder: Path) -> SentenceFolder:
     modules = _json(folder / "modules.json")
     if modules is None:
         return SentenceFolder(checkpoint=folder)
-    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{folder / 'modules.json'} is no list of modules.")
-    kinds = [str(one.get("type", "")).rpartition(".")[2] for one in modules]
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"{folder / 'modules.json'} has the modules {', '.join(kinds)}; only Transformer, Pooling and Normalize "
             "are computed here, in this order."
         )
-    places = [_inside(folder, str(one.get("path", ""))) for one in modules]
-    limits = _fields(places[0] / "sentence_bert_config.json")
+    paths = [_inside(folder, str(module.get("path", ""))) for module in modules]
+    limits = _fields(paths[0] / "sentence_bert_config.json")
     prompts = _fields(folder / "config_sentence_transformers.json")
     named = prompts.get("prompts") or {}
     default = prompts.get("default_prompt_name")
@@ -73,8 +73,8 @@ def read_sentence_folder(folder: Path) -> SentenceFolder:
     prompt = "" if default is None else str(named[default])
     longest = limits.get("max_seq_length")
     return SentenceFolder(
-        checkpoint=places[0],
-        pooling=_pooling(places[1] / "config.json", prompt) if len(places) > 1 else "mean",
+        checkpoint=paths[0],
+        pooling=_pooling(paths[1] / "config.json", prompt) if len(paths) > 1 else "mean",
         max_tokens=longest if isinstance(longest, int) and longest > 0 else None,
         prompt=prompt,
         is_lower_case=bool(limits.get("do_lower_case")),
@@ -96,17 +96,17 @@ def _pooling(file: Path, prompt: str) -> EncoderPooling:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    found = folder / name
-    if not found.resolve().is_relative_to(folder.resolve()):
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise CheckpointError(f"{folder / 'modules.json'} names {name!r}, which is not in the folder.")
-    return found
+    return path
 
 
 def _fields(file: Path) -> dict[str, Any]:
-    found = _json(file)
-    if found is not None and not isinstance(found, dict):
+    fields = _json(file)
+    if fields is not None and not isinstance(fields, dict):
         raise CheckpointError(f"{file} is no JSON object.")
-    return found or {}
+    return fields or {}
 
 
 def _json(file: Path) -> Any:

@@ -46,36 +46,36 @@ class PatternRecognizers:
         wanted = set(entities)
         self._score, self._blocks = score, action == "block"
         self._recognizers = [
-            (one, sorted(wanted.intersection(one.supported_entities)))
-            for one in registry.recognizers
-            if one.name != "SpacyRecognizer" and wanted.intersection(one.supported_entities)
+            (recognizer, sorted(wanted.intersection(recognizer.supported_entities)))
+            for recognizer in registry.recognizers
+            if recognizer.name != "SpacyRecognizer" and wanted.intersection(recognizer.supported_entities)
         ]
         if unknown := sorted(wanted.difference(*(entities for _, entities in self._recognizers))):
             raise ValueError(f"Presidio has no recogniser in {language!r} for {', '.join(unknown)}")
 
     def check(self, asked: Asked) -> Verdict:
         """Judge every text; takes a few milliseconds for a thousand characters."""
-        found = [self._found(one.text) for one in asked.texts]
-        names = sorted({entity for spans in found for _, _, entity in spans})
+        text_spans = [self._found(asked_text.text) for asked_text in asked.texts]
+        names = sorted({entity for spans in text_spans for _, _, entity in spans})
         if not names:
             return Verdict()
         if self._blocks:
             return Verdict(action="block", reason=f"it contains {', '.join(names)}")
-        texts = [_replaced(one.text, spans) for one, spans in zip(asked.texts, found, strict=True)]
+        texts = [_replaced(asked_text.text, spans) for asked_text, spans in zip(asked.texts, text_spans, strict=True)]
         return Verdict(action="replace", texts=texts)
 
     def _found(self, text: str) -> list[tuple[int, int, str]]:
         """The spans of what is found with their entities, in order; of those that overlap the surest and longest."""
-        results: list[Any] = [
-            one
+        matches: list[Any] = [
+            match
             for recognizer, entities in self._recognizers
-            for one in recognizer.analyze(text, entities, None)
-            if one.score >= self._score
+            for match in recognizer.analyze(text, entities, None)
+            if match.score >= self._score
         ]
         spans: list[tuple[int, int, str]] = []
-        for one in sorted(results, key=lambda one: (-one.score, one.start - one.end)):
-            if all(one.end <= start or end <= one.start for start, end, _ in spans):
-                spans.append((one.start, one.end, one.entity_type))
+        for match in sorted(matches, key=lambda match: (-match.score, match.start - match.end)):
+            if all(match.end <= start or end <= match.start for start, end, _ in spans):
+                spans.append((match.start, match.end, match.entity_type))
         return sorted(spans)
 
 

@@ -34,22 +34,22 @@ _MOST = 64
 
 def joined_lines(text: str) -> str:
     """Return what breaks may have cut, each on a line of its own; "" for nothing."""
-    found: list[str] = []
+    joined: list[str] = []
     before = number = ""
-    for given in text.splitlines():
-        if not (line := given.strip()):
+    for raw_line in text.splitlines():
+        if not (line := raw_line.strip()):
             continue
         if before:
             if _is_cut_number(before, line):
                 # A number may go on over several lines.
                 number = (number or before[-_MOST:]) + line[:_MOST]
             if number and (not _is_cut_number(before, line) or len(line) > _MOST):
-                found.append(number)
+                joined.append(number)
                 number = ""
             if (word := _cut_word(before, line)) is not None:
-                found.append(word)
+                joined.append(word)
         before = line
-    return "\n\n".join([*found, number] if number else found)
+    return "\n\n".join([*joined, number] if number else joined)
 
 
 def _is_cut_number(before: str, line: str) -> bool:
@@ -99,7 +99,7 @@ _UNUSUAL_RUN = re.compile(f"[{_UNSEEN}\\u2100-\\u214f]+")
 _DASHES = "\u058a\u05be\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2e3a\u2e3b\u30fc\ufe58\ufe63\uff0d"
 _SPACES, _DOTS = "\u1680\u2028\u2029\u2800", "\u3002\uff61\u0589\u06d4"
 _STANDS = dict.fromkeys(_DASHES, "-") | dict.fromkeys(_SPACES, " ") | dict.fromkeys(_DOTS, ".")
-_STANDS |= {one: str(unicodedata.decimal(one)) for one in map(chr, range(0x660, 0x10000)) if one.isdecimal()}
+_STANDS |= {digit: str(unicodedata.decimal(digit)) for digit in map(chr, range(0x660, 0x10000)) if digit.isdecimal()}
 _TABLE = str.maketrans(_STANDS)
 _UNUSUAL = re.compile(f"[{_UNSEEN}{_COMPATIBLE}{''.join(_STANDS)}]+")
 
@@ -117,12 +117,12 @@ _WHITE = {"n": "\n", "r": "\r", "t": "\t", "b": "", "f": ""}
 def readings(text: str) -> list[str]:
     """Return a text in plain characters, and what of it can be read in another way too, with what is around it: as it
     is written, and decoded. Most texts have one reading."""
-    found = [in_plain_characters(text)]
+    all_readings = [in_plain_characters(text)]
     if not text.isascii() and (parts := _parts(text, _UNUSUAL_RUN)):
-        found.append(parts)
+        all_readings.append(parts)
     if _MAY_ENCODE.search(text) and (parts := _parts(text, _ENCODED)):
-        found.append(in_plain_characters(decoded(parts)))
-    return found
+        all_readings.append(in_plain_characters(decoded(parts)))
+    return all_readings
 
 
 def in_plain_characters(text: str) -> str:
@@ -130,7 +130,7 @@ def in_plain_characters(text: str) -> str:
     if text.isascii():
         return text.encode().translate(None, _CONTROLS).decode()
     if _BEYOND.search(text):
-        text = _TAG.sub(lambda found: chr(ord(found[0]) - 0xE0000), text)
+        text = _TAG.sub(lambda match: chr(ord(match[0]) - 0xE0000), text)
         text = _UNSEEN_BEYOND.sub("", _COMPATIBLE_BEYOND.sub(_as_plain, text))
     return _UNUSUAL.sub(_as_plain, text)
 
@@ -152,8 +152,8 @@ def decoded(text: str) -> str:
 def _parts(text: str, pattern: re.Pattern[str]) -> str:
     """The parts of `text` around what a pattern finds, a line each; "" for none."""
     spans: list[list[int]] = []
-    for found in pattern.finditer(text):
-        start, end = max(found.start() - _READ_AROUND, 0), found.end() + _READ_AROUND
+    for match in pattern.finditer(text):
+        start, end = max(match.start() - _READ_AROUND, 0), match.end() + _READ_AROUND
         if spans and start <= spans[-1][1]:
             spans[-1][1] = end
         else:
@@ -161,20 +161,20 @@ def _parts(text: str, pattern: re.Pattern[str]) -> str:
     return "\n\n".join(text[start:end] for start, end in spans)
 
 
-def _as_plain(found: re.Match[str]) -> str:
-    return _ALL_UNSEEN.sub("", unicodedata.normalize("NFKC", found[0])).translate(_TABLE)
+def _as_plain(match: re.Match[str]) -> str:
+    return _ALL_UNSEEN.sub("", unicodedata.normalize("NFKC", match[0])).translate(_TABLE)
 
 
-def _as_decoded(found: re.Match[str]) -> str:
-    in_braces, of_four, of_two, escaped, decimal, hexadecimal, name, octets = found.groups()
+def _as_decoded(match: re.Match[str]) -> str:
+    in_braces, of_four, of_two, escaped, decimal, hexadecimal, name, octets = match.groups()
     if octets is not None:
         return bytes.fromhex(octets.replace("%", "").replace("=", "")).decode("utf-8", "replace")
     if escaped is not None:
         return _WHITE.get(escaped, escaped)
     if name is not None:
-        return html5.get(f"{name};", found[0])
+        return html5.get(f"{name};", match[0])
     code = int(decimal) if decimal is not None else int(in_braces or of_four or of_two or hexadecimal, 16)
-    return chr(code) if code <= 0x10FFFF else found[0]
+    return chr(code) if code <= 0x10FFFF else match[0]
 
 
 Named = Sequence[tuple[str, tuple[Form, ...]]]
@@ -218,26 +218,26 @@ class PrivateRules:
             # The catalogue's patterns may say that a text begins or ends there, and how it is written.
             for text in texts:
                 for window in _windows(text):
-                    if found := next(
-                        filter(None, (_first(self._own, one) for one in (window, *readings(window)))), None
+                    if name := next(
+                        filter(None, (_first(self._own, reading) for reading in (window, *readings(window)))), None
                     ):
-                        return found
+                        return name
         for window in _windows(_APART.join(texts)):
             written, *others = readings(window)
             for reading in (written, joined_lines(written), *others):
-                if reading and (found := self._found(reading)):
-                    return found
+                if reading and (name := self._found(reading)):
+                    return name
         return None
 
     def _found(self, text: str) -> str | None:
-        found = _first(self._of_texts, text)
-        if found is None and self._of_long and len(max(words := text.split(), key=len, default="")) >= LONG_WORD:
-            found = _first(self._of_long, text)
-            if found is None and any(form.may_be_in(text) for _, forms in self._of_named for form in forms):
-                found = _first(self._of_named, _long_words(words))
-        if found is None and self._of_numbers and (numbers := _numbers(text)):
-            found = _first(self._of_numbers, numbers)
-        return found
+        name = _first(self._of_texts, text)
+        if name is None and self._of_long and len(max(words := text.split(), key=len, default="")) >= LONG_WORD:
+            name = _first(self._of_long, text)
+            if name is None and any(form.may_be_in(text) for _, forms in self._of_named for form in forms):
+                name = _first(self._of_named, _long_words(words))
+        if name is None and self._of_numbers and (numbers := _numbers(text)):
+            name = _first(self._of_numbers, numbers)
+        return name
 
 
 def _windows(text: str) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _windows(text: str) -> Iterator[str]:
 
 def _numbers(text: str) -> str:
     """The parts of `text` with numbers, a line each; a line between two parts joins them no more than the text did."""
-    spans = (found.span() for found in _NUMBERS.finditer(text))
+    spans = (match.span() for match in _NUMBERS.finditer(text))
     return "\n\n".join(text[max(start - _AROUND, 0) : end + _AROUND] for start, end in spans)
 
 
@@ -255,12 +255,12 @@ def _long_words(words: list[str]) -> str:
     """The words that are as long as secrets, a line each, after the words before them."""
     lines: list[str] = []
     read = 0
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if len(word) >= LONG_WORD:
-            begin = place - _WORDS_BEFORE
+            begin = index - _WORDS_BEFORE
             # Words are read once: after those of the line before, they are of the same line.
-            lines += [" " if begin <= read else "\n", " ".join(words[max(begin, read) : place + 1])]
-            read = place + 1
+            lines += [" " if begin <= read else "\n", " ".join(words[max(begin, read) : index + 1])]
+            read = index + 1
     return "".join(lines)
 
 

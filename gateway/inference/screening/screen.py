@@ -136,14 +136,14 @@ def _changed(
     after: Sequence[str] | None,
 ) -> Iterator[Delta]:
     """Yield the deltas of the changed answer."""
-    given = None if after is None else iter(after)
+    new_texts = None if after is None else iter(after)
     for index, choice in enumerate(choices):
         own = [delta for delta in deltas if delta.end is None and delta.index == index]
         yield from (delta for delta in own if delta.echo)
-        if given is None:
+        if new_texts is None:
             yield Delta(index=index, finish_reason="content_filter", at_once=True)
             continue
-        texts = [next(given) for _ in before[index]]
+        texts = [next(new_texts) for _ in before[index]]
         if texts == [asked.text for asked in before[index]]:
             yield from (delta for delta in own if not delta.echo)
         else:
@@ -234,14 +234,14 @@ class Screen:
         return await threads.run(tenant, partial(_search, self._rules, texts))
 
     async def _judged(self, guardrail: Guardrail, request: InferenceRequest) -> InferenceRequest:
-        given, param = passages(request), "messages" if request.prompts is None else "prompt"
+        sent_passages, param = passages(request), "messages" if request.prompts is None else "prompt"
         if guardrail.spec.fail == "closed" and any(not isinstance(prompt, str) for prompt in request.prompts or ()):
             raise refused(guardrail.spec, "it cannot read token ids", param)
-        asked = _asked("request", request, [AskedText(passage.role, passage.text) for passage in given])
+        asked = _asked("request", request, [AskedText(passage.role, passage.text) for passage in sent_passages])
         verdict = await guardrail.verdict(asked, request.consent)
         if verdict.action == "block":
             raise refused(guardrail.spec, verdict.reason, param)
-        return replaced(request, given, verdict.texts) if verdict.action == "replace" else request
+        return replaced(request, sent_passages, verdict.texts) if verdict.action == "replace" else request
 
     async def _judge_answer(self, request: InferenceRequest, texts: list[AskedText]) -> Judged:
         changed = []
@@ -251,10 +251,10 @@ class Screen:
             verdict = await guardrail.verdict(_asked("answer", request, texts), request.consent)
             if verdict.action == "block":
                 return Judged(None, f"blocked by {guardrail.spec.name}")
-            if verdict.action == "replace" and verdict.texts != [one.text for one in texts]:
-                texts = [AskedText(one.role, text) for one, text in zip(texts, verdict.texts, strict=True)]
+            if verdict.action == "replace" and verdict.texts != [asked.text for asked in texts]:
+                texts = [AskedText(asked.role, text) for asked, text in zip(texts, verdict.texts, strict=True)]
                 changed.append(guardrail.spec.name)
-        return Judged([one.text for one in texts], f"replaced by {', '.join(changed)}" if changed else "")
+        return Judged([asked.text for asked in texts], f"replaced by {', '.join(changed)}" if changed else "")
 
 
 def _search(rules: PrivateRules, texts: SentTexts) -> PrivateMark | None:

@@ -33,23 +33,23 @@ class Passage(NamedTuple):
 
 def passages(request: InferenceRequest) -> list[Passage]:
     """Return the texts of the messages or prompts, in order."""
-    found = []
-    for place, message in enumerate(request.generation.messages or ()):
-        found += [passage for passage in _of_message(place, message) if passage.text]
-    for place, prompt in enumerate(request.prompts or ()):
+    all_passages = []
+    for index, message in enumerate(request.generation.messages or ()):
+        all_passages += [passage for passage in _of_message(index, message) if passage.text]
+    for index, prompt in enumerate(request.prompts or ()):
         if isinstance(prompt, str):
-            found.append(Passage("prompt", prompt, place, "prompt"))
-    return found
+            all_passages.append(Passage("prompt", prompt, index, "prompt"))
+    return all_passages
 
 
 def unreadable(request: InferenceRequest) -> tuple[str, str] | None:
     """Return what no rule can read, and where it is: an attachment, or token ids; None if all of it is text."""
-    for place, message in enumerate(request.generation.messages or ()):
+    for index, message in enumerate(request.generation.messages or ()):
         for part in message.media:
-            return PART_TYPES[part.kind], f"messages[{place}]"
-    for place, prompt in enumerate(request.prompts or ()):
+            return PART_TYPES[part.kind], f"messages[{index}]"
+    for index, prompt in enumerate(request.prompts or ()):
         if not isinstance(prompt, str):
-            return "token ids", f"prompt[{place}]"
+            return "token ids", f"prompt[{index}]"
     return None
 
 
@@ -62,36 +62,36 @@ def replaced(request: InferenceRequest, before: Sequence[Passage], after: Sequen
     if not changed:
         return request
     if request.prompts is not None:
-        texts = {place: changes[-1][1] for place, changes in changed.items()}
-        prompts = [texts.get(place, prompt) for place, prompt in enumerate(request.prompts)]
+        texts = {index: changes[-1][1] for index, changes in changed.items()}
+        prompts = [texts.get(index, prompt) for index, prompt in enumerate(request.prompts)]
         return msgspec.structs.replace(request.with_generation(prompts_read={}), prompts=prompts)
     messages = [
-        _changed(message, changed[place]) if place in changed else message
-        for place, message in enumerate(request.generation.messages or ())
+        _changed(message, changed[index]) if index in changed else message
+        for index, message in enumerate(request.generation.messages or ())
     ]
     return request.with_generation(messages=messages, prompts_read={})
 
 
-def _of_message(place: int, message: Turn) -> Iterator[Passage]:
+def _of_message(index: int, message: Turn) -> Iterator[Passage]:
     for number, block in enumerate(message.content_blocks):
         if isinstance(block, Text):
-            yield Passage(message.role, block.text, place, "content", number)
+            yield Passage(message.role, block.text, index, "content", number)
     for number, call in enumerate(message.calls):
-        yield Passage(message.role, call.arguments, place, "arguments", number)
-    yield Passage(message.role, message.thoughts, place, "reasoning")
+        yield Passage(message.role, call.arguments, index, "arguments", number)
+    yield Passage(message.role, message.thoughts, index, "reasoning")
     for text in _opaque_texts(message) if message.opaque else ():
-        yield Passage(message.role, text, place, "opaque")
+        yield Passage(message.role, text, index, "opaque")
 
 
 def _opaque_texts(message: Turn) -> Iterator[str]:
     """Yield the texts that the caller has given in its own dialect alone."""
     yield from opaque_texts(message)
-    known = {message.text, message.thoughts, *_texts(message)}
+    plain_texts = {message.text, message.thoughts, *_texts(message)}
     for block in message.opaque:
         if block.dialect == FORM or not block.json:
             continue
         for text in _opaque_strings(msgspec.json.decode(block.json)):
-            if text not in known and text != block.seal and text not in message.text:
+            if text not in plain_texts and text != block.seal and text not in message.text:
                 yield text
 
 
@@ -118,23 +118,23 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _strings(one)
+        for inner in value:
+            yield from _strings(inner)
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _strings(one)
+        for inner in value.values():
+            yield from _strings(inner)
 
 
 def _opaque_strings(value: Any) -> Iterator[str]:
     """The same for the form of an API, without what is no text there: a document of type text has its text in `data`,
     where all others have bytes."""
     if isinstance(value, dict):
-        for name, one in value.items():
-            if not isinstance(one, str) or name not in NOT_TEXT or (name == "data" and value.get("type") == "text"):
-                yield from _opaque_strings(one)
+        for name, inner in value.items():
+            if not isinstance(inner, str) or name not in NOT_TEXT or (name == "data" and value.get("type") == "text"):
+                yield from _opaque_strings(inner)
     elif isinstance(value, list):
-        for one in value:
-            yield from _opaque_strings(one)
+        for inner in value:
+            yield from _opaque_strings(inner)
     else:
         yield from _strings(value)
 
@@ -195,16 +195,16 @@ def texts_of(request: InferenceRequest) -> SentTexts:
     asked = request.generation
     read = _Reader()
     said: list[tuple[str, str]] = []
-    for place, message in enumerate(asked.messages or ()):
-        read(f"messages[{place}]", message)
+    for index, message in enumerate(asked.messages or ()):
+        read(f"messages[{index}]", message)
         said += [(message.role, text) for text in _texts(message) if text]
-    for place, prompt in enumerate(request.prompts or ()):
+    for index, prompt in enumerate(request.prompts or ()):
         if isinstance(prompt, str):
-            read(f"prompt[{place}]", prompt)
+            read(f"prompt[{index}]", prompt)
             said.append(("prompt", prompt))
     if asked.tooling is not None:
-        for place, tool in enumerate(asked.tooling.tools):
-            read(f"tools[{place}]", tool)
+        for index, tool in enumerate(asked.tooling.tools):
+            read(f"tools[{index}]", tool)
         read("tool_choice", asked.tooling.name)
     fields = [(name, getattr(asked, name)) for name in _SENT_FIELDS]
     fields += [(name, getattr(asked.sampling, name)) for name in asked.sampling.__struct_fields__]
@@ -223,12 +223,12 @@ def texts_of_inputs(inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> Sent
     """Return the texts of a request for embeddings: its inputs, and the other fields that are sent."""
     read, said = _Reader(), []
     unread = None
-    for place, one in enumerate(inputs):
-        if isinstance(one, str):
-            read(f"input[{place}]", one)
-            said.append(("input", one))
+    for index, prompt in enumerate(inputs):
+        if isinstance(prompt, str):
+            read(f"input[{index}]", prompt)
+            said.append(("input", prompt))
         elif unread is None:
-            unread = "token ids", f"input[{place}]"
+            unread = "token ids", f"input[{index}]"
     for name, value in fields.items():
         read(name, value)
     return SentTexts(read.groups, said, unread)
@@ -266,28 +266,28 @@ class _Reader:
     def _texts(self, where: str, value: Any) -> Iterator[str]:
         waiting: list[tuple[str, Any]] = [(where, value)]
         while waiting:
-            name, one = waiting.pop()
-            if isinstance(one, str):
-                if _is_bytes(name, one):
+            name, node = waiting.pop()
+            if isinstance(node, str):
+                if _is_bytes(name, node):
                     self.unreadable = self.unreadable or ("attachments", where)
                 else:
-                    self.values.append(one)
-                    yield one
-            elif isinstance(one, bool) or one is None:
+                    self.values.append(node)
+                    yield node
+            elif isinstance(node, bool) or node is None:
                 continue
-            elif isinstance(one, (int, float)):
-                yield f"{one:.0f}" if isinstance(one, float) and one.is_integer() else str(one)
-            elif isinstance(one, (bytes, msgspec.Raw)):
-                waiting.append((name, _decoded(bytes(one))))
-            elif isinstance(one, dict):
-                for key, inner in reversed(one.items()):
+            elif isinstance(node, (int, float)):
+                yield f"{node:.0f}" if isinstance(node, float) and node.is_integer() else str(node)
+            elif isinstance(node, (bytes, msgspec.Raw)):
+                waiting.append((name, _decoded(bytes(node))))
+            elif isinstance(node, dict):
+                for key, inner in reversed(node.items()):
                     yield str(key)
                     waiting.append((str(key), inner))
-            elif isinstance(one, msgspec.Struct):
-                fields = [field for field in one.__struct_fields__ if field not in _NOTES]
-                waiting += [(field, getattr(one, field)) for field in reversed(fields)]
+            elif isinstance(node, msgspec.Struct):
+                fields = [field for field in node.__struct_fields__ if field not in _NOTES]
+                waiting += [(field, getattr(node, field)) for field in reversed(fields)]
             else:
-                waiting += [(name, inner) for inner in reversed(one)]
+                waiting += [(name, inner) for inner in reversed(node)]
 
 
 def _decoded(raw: bytes) -> Any:

@@ -112,13 +112,13 @@ class PassedOn:
         request comes first. Raises `ApiError` 404."""
         served, caller = self._serving.routing.served, self._head.caller
         catalog = served.catalog
-        able = [one for one in (*catalog.tiers, *catalog.targets) if self._endpoint.serves in one.serves]
-        able = [one for one in able if caller.may_use(one)]
+        able = [spec for spec in (*catalog.tiers, *catalog.targets) if self._endpoint.serves in spec.serves]
+        able = [spec for spec in able if caller.may_use(spec)]
         named = None if model is None else served.unaliased(model, caller)
         fitting = [spec for spec in able if named in (None, "auto", spec.name, spec.model_name, f"tier-{spec.number}")]
         if fitting:
             return next((spec for spec in fitting if hidden_from(spec, consent) is None), fitting[0])
-        names = ", ".join(dict.fromkeys(name for one in able for name in (one.name, one.model_name)))
+        names = ", ".join(dict.fromkeys(name for spec in able for name in (spec.name, spec.model_name)))
         there = f"there are {names}" if names else f"no entry of the catalogue has serves = [{self._endpoint.serves!r}]"
         raise ApiError(
             404, f"No model {model!r} is served at /v1/{self._endpoint.path}; {there}.", param="model",
@@ -292,10 +292,10 @@ class PassedOn:
             if len(body) > MOST_JSON_BYTES:
                 raise TierAnswerTooLongError(f"the answer has more than {MOST_JSON_BYTES} bytes")
         whole = bytes(body)
-        found = await asyncio.to_thread(_read, whole) if len(whole) > _DECODED_AT_ONCE else _read(whole)
-        if found is None:
+        document = await asyncio.to_thread(_read, whole) if len(whole) > _DECODED_AT_ONCE else _read(whole)
+        if document is None:
             raise TierAnswerError("the server's answer is no object of JSON")
-        self._count(found, workload)
+        self._count(document, workload)
         return whole
 
     async def _begin(self, headers: dict[str, str], send: Send) -> None:
@@ -306,17 +306,17 @@ class PassedOn:
 
 def _read(body: bytes) -> dict[str, Any] | None:
     try:
-        found = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except JSON_ERRORS:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _usage_at_end(tail: bytes) -> dict[str, Any] | None:
     """Return the last `usage` of a stream's end; None without one."""
-    _, found, rest = tail.decode(errors="replace").rpartition('"usage"')
+    _, field, rest = tail.decode(errors="replace").rpartition('"usage"')
     try:
-        usage, _ = json.JSONDecoder().raw_decode(rest.lstrip(" :")) if found else (None, 0)
+        usage, _ = json.JSONDecoder().raw_decode(rest.lstrip(" :")) if field else (None, 0)
     except ValueError:
         return None
     return usage if isinstance(usage, dict) else None
@@ -336,12 +336,12 @@ def _not_shown(spec: TierSpec, hidden: str, mark: PrivateMark | None) -> ApiErro
 
 def _server(serving: Serving, spec: TierSpec) -> PassedServer:
     """Return the client of the entry's server; a reload that changes the entry makes another."""
-    known = serving.passed.get(spec.name)
-    if known is None or known.spec is not spec:
-        if known is not None:
-            serving.replaced.append(known)
-        known = serving.passed[spec.name] = PassedServer(spec)
-    return known
+    server = serving.passed.get(spec.name)
+    if server is None or server.spec is not spec:
+        if server is not None:
+            serving.replaced.append(server)
+        server = serving.passed[spec.name] = PassedServer(spec)
+    return server
 
 
 def _tokens_of(usage: Mapping[str, Any]) -> dict[str, float]:

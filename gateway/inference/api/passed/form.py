@@ -86,11 +86,11 @@ class PassedForm:
     @property
     def texts(self) -> dict[str, list[str]]:
         """The texts that are sent on, by the name of their part: those of fields, and the heads of all parts."""
-        found: dict[str, list[str]] = {}
+        texts_by_part: dict[str, list[str]] = {}
         for part, content in self._parts:
             texts = [part.name, *(value for _, value in part.headerlist)]
-            found.setdefault(part.name, []).extend(texts if part.filename else [*texts, content.decode()])
-        return found
+            texts_by_part.setdefault(part.name, []).extend(texts if part.filename else [*texts, content.decode()])
+        return texts_by_part
 
     def written(self, model: str) -> tuple[str, bytes]:
         """Return the form for `model`: its content type, and its bytes. The heads of parts are written again, so that

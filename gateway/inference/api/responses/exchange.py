@@ -46,10 +46,10 @@ class Exchange:
         body: ResponsesRequest,
         request: InferenceRequest,
         context: StoredContext | None,
-        given: GivenItems | None = None,
+        sent: GivenItems | None = None,
     ) -> None:
-        """`given`: the items of the request as they were."""
-        self.body, self.request, self.given = body, request, given
+        """`sent`: the items of the request as they were."""
+        self.body, self.request, self.sent = body, request, sent
         self._context = context
         self._store = StoredResponses(serving.database)
         # A redaction would change what models and tools had said.
@@ -72,9 +72,9 @@ class Exchange:
 
     def _row(self, response: dict[str, Any]) -> StoredResponse:
         request, context = self.request, self._context
-        items = input_items(self.body.input, request.request_id, None if self.given is None else self.given.items)
-        given = msgspec.json.encode(items)
-        own = len(given) + len(msgspec.json.encode(response["output"]))
+        items = input_items(self.body.input, request.request_id, None if self.sent is None else self.sent.items)
+        input_json = msgspec.json.encode(items)
+        own = len(input_json) + len(msgspec.json.encode(response["output"]))
         return StoredResponse(
             response_id=request.request_id,
             key_id=request.key_id,
@@ -82,7 +82,7 @@ class Exchange:
             previous_response_id=None if context is None else context.response_id,
             conversation=request.options.conversation or request.request_id,
             context_bytes=own + (0 if context is None else context.size),
-            input=msgspec.Raw(given),
+            input=msgspec.Raw(input_json),
             response=response,
             consent=request.consent,
             created_at=request.created_at,
@@ -110,8 +110,8 @@ async def exchange_of(
         if said is not None and not isinstance(body.input, str) and len(said.items) != len(body.input):
             said = None
         if said is not None:
-            for place, item in named.items():
-                said.items[place] = item
+            for index, item in named.items():
+                said.items[index] = item
         return said, request_of(serving, head, read_responses(body, earlier, said, before))
 
     said, request = await off_loop(serving, head.caller, raw, built)
@@ -122,8 +122,7 @@ async def exchange_of(
             request = msgspec.structs.replace(request, own_consent=request.own_consent.narrowed(earlier_consent))
     if request.options.conversation is None and (conversation is not None or request.consent.reuse):
         # Routing recognises the conversation by its first response, whatever instructions come with a turn.
-        known = conversation or request.request_id
-        options = msgspec.structs.replace(request.options, conversation=known)
+        options = msgspec.structs.replace(request.options, conversation=conversation or request.request_id)
         request = msgspec.structs.replace(request, options=options)
     if body.truncation == "auto":
         request = await truncated(serving.routing, request)

@@ -75,10 +75,10 @@ async def list_input_items(request: HttpRequest, response_id: FromPath[str]) -> 
     if not query.ascending:
         items.reverse()
     if query.after is not None:
-        places = [place for place, item in enumerate(items) if item["id"] == query.after]
-        if not places:
+        indexes = [index for index, item in enumerate(items) if item["id"] == query.after]
+        if not indexes:
             raise bad_request(f"There is no item {query.after!r} in this response.", "after", "invalid_value")
-        items = items[places[0] + 1 :]
+        items = items[indexes[0] + 1 :]
     data = items[: query.limit]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     answer = ItemList(data=data, first_id=first, last_id=last, has_more=len(items) > query.limit)

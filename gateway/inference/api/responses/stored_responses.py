@@ -130,20 +130,20 @@ class StoredResponses:
             .order_by(chain.c.steps.desc())
         )
         async with self._engine.connect() as connection:
-            known = (await connection.execute(head)).first()
-            if known is None:
+            last = (await connection.execute(head)).first()
+            if last is None:
                 return None
-            if known.context_bytes > most_bytes:
-                raise ContextTooLargeError(known.context_bytes)
-            found = (await connection.execute(rows)).all()
-        if not found or found[0].previous_response_id is not None:
+            if last.context_bytes > most_bytes:
+                raise ContextTooLargeError(last.context_bytes)
+            responses = (await connection.execute(rows)).all()
+        if not responses or responses[0].previous_response_id is not None:
             return None
-        items = [item for row in found for item in (*row.input, *row.response["output"])]
-        consent = reduce(Consent.narrowed, (consent_of(row.consent) for row in found))
+        items = [item for row in responses for item in (*row.input, *row.response["output"])]
+        consent = reduce(Consent.narrowed, (consent_of(row.consent) for row in responses))
         return StoredContext(
             response_id=response_id,
-            conversation=known.conversation,
-            size=known.context_bytes,
+            conversation=last.conversation,
+            size=last.context_bytes,
             items=items,
             consent=consent,
         )
@@ -157,7 +157,7 @@ class StoredResponses:
         """
         wanted, columns = Counter(item_ids), stored_responses.c
         response_ids = list(dict.fromkeys(response_of[item_id] for item_id in item_ids if item_id in response_of))
-        found: dict[str, dict[str, Any]] = {}
+        items_by_id: dict[str, dict[str, Any]] = {}
         conversations: dict[str, str] = {}
         size, consent = 0, ALL
         async with self._engine.connect() as connection:
@@ -169,12 +169,12 @@ class StoredResponses:
                     consent = consent.narrowed(consent_of(row.consent))
                     for item in row.response["output"]:
                         if item["id"] in wanted:
-                            found[item["id"]] = item
+                            items_by_id[item["id"]] = item
                             size += wanted[item["id"]] * len(msgspec.json.encode(item))
                 if size > most_bytes:
                     raise ContextTooLargeError(size)
         last = conversations.get(response_ids[-1]) if response_ids else None
-        return StoredItems(items=found, conversation=last, consent=consent)
+        return StoredItems(items=items_by_id, conversation=last, consent=consent)
 
 
 def _mine(tenant: str, response_id: str) -> tuple[Any, Any]:
@@ -202,23 +202,23 @@ async def resolved(
     """
     if isinstance(body.input, str) or not any(map(is_reference, body.input)):
         return body, None, None, {}
-    named = {place: item.id or "" for place, item in enumerate(body.input) if is_reference(item)}
+    named = {index: item.id or "" for index, item in enumerate(body.input) if is_reference(item)}
     stored = await _stored(serving, tenant, list(named.values()))
-    for place, item_id in named.items():
+    for index, item_id in named.items():
         if item_id not in stored.items:
             raise ApiError(
                 404,
                 f"Item with id {item_id[:64]!r} not found: its response was not stored, or was deleted. Give the item "
                 "itself; clients do so with store: false.",
-                param=f"input[{place}].id",
+                param=f"input[{index}].id",
                 code="item_not_found",
             )
     items = [
-        msgspec.convert(stored.items[named[place]], Item) if place in named else item
-        for place, item in enumerate(body.input)
+        msgspec.convert(stored.items[named[index]], Item) if index in named else item
+        for index, item in enumerate(body.input)
     ]
-    found = {place: stored.items[item_id] for place, item_id in named.items()}
-    return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent, found
+    named_items = {index: stored.items[item_id] for index, item_id in named.items()}
+    return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent, named_items
 
 
 async def _stored(serving: Serving, tenant: str, item_ids: Sequence[str]) -> StoredItems:
