@@ -94,7 +94,7 @@ def create_app(
     tiers: Sequence[Tier] | None = None,
     classifier: Classifier | None = None,
     cores: Mapping[str, CoreClient] | None = None,
-    place: WorkerIdentity | None = None,
+    worker: WorkerIdentity | None = None,
     http: HttpApp = http_app,
     show_admin_key: ShowKey | None = None,
     load_failed: LoadFailed | None = None,
@@ -102,12 +102,12 @@ def create_app(
     """Return the application of one gateway process; its lifespan starts everything.
 
     `tiers` and `classifier` replace the catalogue's tiers and the active classifier; `cores`, by the catalogue's names,
-    replace the cores behind its own tiers. `place`: among several processes behind one port. `show_admin_key` is called
+    replace the cores behind its own tiers. `worker`: this process among several of a port. `show_admin_key` is called
     with the first admin key of an installation that has none; without it none is made. With `load_failed` requests are
     served once the first tier with a core serves, and it is called for a core that cannot be loaded after that. Raises
     `SettingsError`, `RedactionError` and `CatalogError` at once for errors that are visible without starting anything.
     """
-    composition = Composition(settings, tiers, classifier, cores, place, show_admin_key, load_failed)
+    composition = Composition(settings, tiers, classifier, cores, worker, show_admin_key, load_failed)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -208,13 +208,13 @@ class Composition:
         tiers: Sequence[Tier] | None,
         classifier: Classifier | None,
         cores: Mapping[str, CoreClient] | None,
-        place: WorkerIdentity | None,
+        worker: WorkerIdentity | None,
         show_admin_key: ShowKey | None,
         load_failed: LoadFailed | None,
     ) -> None:
         self.settings, self.stack = settings, AsyncExitStack()
         self._show_admin_key, self._load_failed = show_admin_key, load_failed
-        self._peers = None if place is None else Peers(place)
+        self._peers = None if worker is None else Peers(worker)
         self.keys = keys_of(settings)
         self._identity_provider = None
         if settings.oidc_issuer:
@@ -375,9 +375,9 @@ class Composition:
         routing = decisions.routing
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting, stores.ledger.is_full)
         self.metrics.registry.register(OverloadCollector(overload))
-        place = None if self._peers is None else self._peers.place
+        worker = None if self._peers is None else self._peers.worker
         cache = await stack.enter_async_context(
-            running_cache(settings, place, stores.redis, routing, self.metrics.cache_failures.inc)
+            running_cache(settings, worker, stores.redis, routing, self.metrics.cache_failures.inc)
         )
         service = Service(
             routing,
@@ -415,7 +415,7 @@ class Composition:
             service=service,
             embedders=models.embedders,
             core_adapters=CoreAdapters(
-                models.engine.cores, models.core_knobs, adapters, catalog=self.catalog, known=models.engine.adapters
+                models.engine.cores, models.core_knobs, adapters, catalog=self.catalog, loaded=models.engine.adapters
             ),
             records=records,
             feedback=FeedbackDesk(
@@ -622,9 +622,9 @@ class Composition:
 
 async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:
     """Close the connections to servers elsewhere."""
-    for one in embedders.values():
-        if one.spec.is_remote:
-            await cast("EmbeddingClient", one).close()
+    for embedder in embedders.values():
+        if embedder.spec.is_remote:
+            await cast("EmbeddingClient", embedder).close()
 
 
 def _embedder(spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> "Embedder | EmbeddingClient":

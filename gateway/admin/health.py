@@ -103,7 +103,7 @@ async def metrics(request: HttpRequest) -> Response[Any]:
     else:
         own = operations.metrics.own_exposition(tiers, private=private)
         others = await operations.peers.ask("metrics", WITH_PRIVATE if private else "")
-        texts = {operations.peers.place.number: own, **others}
+        texts = {operations.peers.worker.number: own, **others}
         body = merged_exposition(texts) + operations.metrics.shared_exposition()
     body = body if private else body + _LEFT_OUT
     return Response(body, headers={"content-type": CONTENT_TYPE})

@@ -48,8 +48,8 @@ def default_catalog(environment: Mapping[str, str], served_from: Path | None = N
 
 def catalog_reason(settings: Settings, served_from: Path | None = None) -> str:
     """Return why the catalogue of `settings` is used. `served_from` as for `default_catalog`; a server has none."""
-    found = default_catalog(os.environ, served_from)
-    return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
+    default = default_catalog(os.environ, served_from)
+    return default.reason if default.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
 
 
 _EXPORTERS = ("otlp", "console", "none")
@@ -62,24 +62,24 @@ def standard_settings(environment: Mapping[str, str], own: Set[str]) -> dict[str
 
     Raises `SettingsError`.
     """
-    given = {name: value.strip() for name, value in environment.items() if name.startswith("OTEL_")}
-    found = {} if "trace_ratio" in own else _sampling(given)
-    base, traces = (given.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "") for kind in ("", "TRACES_"))
+    variables = {name: value.strip() for name, value in environment.items() if name.startswith("OTEL_")}
+    fields = {} if "trace_ratio" in own else _sampling(variables)
+    base, traces = (variables.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "") for kind in ("", "TRACES_"))
     if "otlp_endpoint" not in own:
-        found |= {"otlp_endpoint": base} if base else {}
-        found |= {"otlp_traces_endpoint": traces} if traces else {}
+        fields |= {"otlp_endpoint": base} if base else {}
+        fields |= {"otlp_traces_endpoint": traces} if traces else {}
     if "trace_exporter" not in own:
-        found |= _exporter(given, is_known="otlp_endpoint" in own or bool(base or traces))
-        if found.get("trace_exporter") == "otlp" and "otlp_endpoint" not in own:
-            _refuse_grpc(given)
-    return {name: value for name, value in found.items() if name not in own}
+        fields |= _exporter(variables, is_known="otlp_endpoint" in own or bool(base or traces))
+        if fields.get("trace_exporter") == "otlp" and "otlp_endpoint" not in own:
+            _refuse_grpc(variables)
+    return {name: value for name, value in fields.items() if name not in own}
 
 
-def _exporter(given: Mapping[str, str], *, is_known: bool) -> dict[str, str]:
+def _exporter(variables: Mapping[str, str], *, is_known: bool) -> dict[str, str]:
     """Where spans go: to a collector once its address `is_known`."""
-    if given.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {"trace_exporter": "none"}
-    wanted = given.get("OTEL_TRACES_EXPORTER", "").lower()
+    wanted = variables.get("OTEL_TRACES_EXPORTER", "").lower()
     if not wanted:
         return {"trace_exporter": "otlp"} if is_known else {}
     if wanted not in _EXPORTERS:
@@ -89,8 +89,8 @@ def _exporter(given: Mapping[str, str], *, is_known: bool) -> dict[str, str]:
     return {"trace_exporter": wanted}
 
 
-def _sampling(given: Mapping[str, str]) -> dict[str, str]:
-    wanted = given.get("OTEL_TRACES_SAMPLER", "").lower()
+def _sampling(variables: Mapping[str, str]) -> dict[str, str]:
+    wanted = variables.get("OTEL_TRACES_SAMPLER", "").lower()
     if not wanted:
         return {}
     sampler = wanted.removeprefix(_PARENT_BASED)
@@ -98,24 +98,24 @@ def _sampling(given: Mapping[str, str]) -> dict[str, str]:
         allowed = ", ".join([*_SAMPLERS, *(_PARENT_BASED + name for name in _SAMPLERS)])
         raise SettingsError(f"OTEL_TRACES_SAMPLER is {wanted!r}; allowed are {allowed}. AIO_TRACE_RATIO overrides it")
     ratio = {"always_on": "1", "always_off": "0"}.get(sampler) or _ratio(
-        given.get("OTEL_TRACES_SAMPLER_ARG", "") or "1"
+        variables.get("OTEL_TRACES_SAMPLER_ARG", "") or "1"
     )
     return {"trace_ratio": ratio, "trace_parent_based": "true" if wanted != sampler else "false"}
 
 
-def _ratio(given: str) -> str:
+def _ratio(ratio: str) -> str:
     try:
-        known = 0 <= float(given) <= 1
+        is_share = 0 <= float(ratio) <= 1
     except ValueError:
-        known = False
-    if not known:
-        raise SettingsError(f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1")
-    return given
+        is_share = False
+    if not is_share:
+        raise SettingsError(f"OTEL_TRACES_SAMPLER_ARG is {ratio!r}; it must be a number from 0 to 1")
+    return ratio
 
 
-def _refuse_grpc(given: Mapping[str, str]) -> None:
+def _refuse_grpc(variables: Mapping[str, str]) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        protocol = given.get(name, "").lower()
+        protocol = variables.get(name, "").lower()
         if protocol == "grpc":
             raise SettingsError(
                 f"{name} is 'grpc'; traces are sent as http/protobuf, which collectors take on port 4318. Set "
@@ -181,17 +181,17 @@ def load_settings(
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
     environment = os.environ if environment is None else environment
-    given: dict[str, Any] = _environment_texts(environment)
-    given = (
-        standard_settings(environment, given.keys())
-        | given
+    fields: dict[str, Any] = _environment_texts(environment)
+    fields = (
+        standard_settings(environment, fields.keys())
+        | fields
         | {name: value for name, value in overrides.items() if value is not None}
     )
     settings = Settings()
-    for name, value in given.items():
+    for name, value in fields.items():
         settings = _with_field(settings, name, value)
     served_from = settings.data_path if of_data_folder else None
-    catalog = given.get("catalog") or default_catalog(environment, served_from).catalog
+    catalog = fields.get("catalog") or default_catalog(environment, served_from).catalog
     return _with_field(settings, "catalog", catalog)
 
 
@@ -207,7 +207,7 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises `SettingsError`.
     """
-    found = {}
+    texts = {}
     for name, schema in _schemas().items():
         variable = variable_of(name)
         try:
@@ -220,8 +220,8 @@ def _environment_texts(environment: Mapping[str, str]) -> dict[str, str]:
             word = _WORDS.get(word, word)
         word = _OTHER_WORDS.get(name, {}).get(word, word if is_plain else text)
         if word or (name in _EMPTY_MEANS and variable in environment):
-            found[name] = word
-    return found
+            texts[name] = word
+    return texts
 
 
 # Read by other parts than the settings.
@@ -234,18 +234,18 @@ _OTHER_VARIABLES = {
 def unknown_variables(environment: Mapping[str, str], settings: Settings) -> list[str]:
     """Return in a line each which `AIO_` variables change nothing, by their names alone: neither a setting, nor one
     that the catalogue or the file of keys names. `gateway.base.gone` names those that were settings."""
-    known = {variable_of(name) for name in Settings.__struct_fields__}
+    own = {variable_of(name) for name in Settings.__struct_fields__}
     forms = {variable_of(name) + FILE_FORM for name in IN_FILES}
-    other = known | forms | _OTHER_VARIABLES | GONE_VARIABLES.keys()
-    given = {name for name in environment if name.startswith("AIO_")} - other
-    if not given:
+    other = own | forms | _OTHER_VARIABLES | GONE_VARIABLES.keys()
+    unknown = {name for name in environment if name.startswith("AIO_")} - other
+    if not unknown:
         return []
     named = "".join(_text_of(Path(file).expanduser()) for file in (settings.catalog, settings.keys_file) if file)
     lines = []
-    for name in sorted(given):
+    for name in sorted(unknown):
         if re.search(rf"\b{re.escape(name.removesuffix(FILE_FORM))}\b", named):
             continue
-        near = difflib.get_close_matches(name, known | forms, n=1, cutoff=0.8)
+        near = difflib.get_close_matches(name, own | forms, n=1, cutoff=0.8)
         meant = f"; is {near[0]} meant?" if near else "; `aio settings` lists those that there are"
         lines.append(f"{name[:64]!a} is no setting and changes nothing{meant}")
     return lines
@@ -276,8 +276,8 @@ def _with_field(settings: Settings, name: str, value: object) -> Settings:
         return msgspec.convert(fields, Settings, strict=False)
     except msgspec.ValidationError as error:
         shown = "" if name in SECRETS else f" {value!r}"
-        known = _schemas()[name].get("enum")
-        why = f"it is one of {', '.join(map(str, known))}" if known else error
+        allowed = _schemas()[name].get("enum")
+        why = f"it is one of {', '.join(map(str, allowed))}" if allowed else error
         raise SettingsError(f"{variable_of(name)} (or the option of that name): value{shown} refused: {why}") from None
 
 

@@ -109,9 +109,9 @@ class ApiError(Exception):
         message = _renamed(body.message, param, path)
         if message == body.message:
             message = _renamed(message, field, names.path(field))
-        found = ApiError(self.status, message, param=path, code=body.code, type_=body.type, headers=self.headers)
-        found.retry_after, found.limit = self.retry_after, self.limit
-        return found
+        located = ApiError(self.status, message, param=path, code=body.code, type_=body.type, headers=self.headers)
+        located.retry_after, located.limit = self.retry_after, self.limit
+        return located
 
 
 class ContextLengthError(ApiError):
@@ -286,5 +286,5 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
 
 def request_id_of(request: ASGIConnection[Any, Any, Any, State]) -> str:
     """Return the id of a failed request in headers and logs: the caller's own, else the one from its guard."""
-    known: str | None = caller_request_id(request.headers.get("x-request-id")) or request.state.get("request_id")
-    return known or new_request_id("req")
+    request_id: str | None = caller_request_id(request.headers.get("x-request-id")) or request.state.get("request_id")
+    return request_id or new_request_id("req")

@@ -74,8 +74,8 @@ def trace_context(headers: Mapping[str, str], ratio: float | None, *, parent_bas
     traced here, and a caller's trace goes on to tiers elsewhere as if we were not there. What is no `traceparent` is
     no trace (a version of the future is read as far as it is known).
     """
-    given = headers.get("traceparent")
-    matched = None if given is None else _TRACEPARENT.match(given)
+    traceparent = headers.get("traceparent")
+    matched = None if traceparent is None else _TRACEPARENT.match(traceparent)
     if matched is None:
         return None if ratio is None else _begun(ratio)
     trace_id, parent_id, sampled = int(matched[1], 16), int(matched[2], 16), bool(int(matched[3], 16) & _SAMPLED)

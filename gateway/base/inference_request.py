@@ -145,8 +145,8 @@ class SloClass(msgspec.Struct, frozen=True, kw_only=True):
 
 # SPEC GW-18: conversations 50 to 100 ms, search augmentation 200, edge 20; interactive half a second, batch two.
 SLO_CLASSES: dict[str, SloClass] = {
-    one.name: one
-    for one in (
+    slo.name: slo
+    for slo in (
         SloClass(name="edge", ttft_seconds=0.020, priority=0),
         SloClass(name="chat", ttft_seconds=0.100, priority=0),
         SloClass(name="search", ttft_seconds=0.200, priority=1),
@@ -415,13 +415,13 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.prompts is None or len(self.prompts) == 1:
             return [self._generation(spec, self.request_id, self.prompts[0] if self.prompts else None)]
         return [
-            self._generation(spec, f"{self.request_id}-{place}", prompt) for place, prompt in enumerate(self.prompts)
+            self._generation(spec, f"{self.request_id}-{index}", prompt) for index, prompt in enumerate(self.prompts)
         ]
 
     def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
         shared, options = self.generation, self.options
         changes = {name: value for name in self.unset if (value := getattr(spec.sampling, name)) is not None}
-        given = (*shared.given, *changes) if changes else shared.given
+        explicit = (*shared.given, *changes) if changes else shared.given
         if self.drawn > shared.n and shared.sampling.logprobs is None:
             changes["logprobs"] = 0  # the best choices are ranked by them
         usual = spec.objective.ttft_ms / 1e3 if options.slo is None else SLO_CLASSES[options.slo].ttft_seconds
@@ -433,7 +433,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             sampling=msgspec.structs.replace(shared.sampling, **changes) if changes else shared.sampling,
             reasoning_effort=effort_at(shared, spec),
             max_tokens=None if self.usual_max_tokens and spec.remote is not None else shared.max_tokens,
-            given=given,
+            given=explicit,
             n=self.drawn,
             deadline=shared.arrival + seconds,
             strict_deadline=options.deadline_seconds is not None,

@@ -88,6 +88,6 @@ class KnobFile(Generic[Knobs]):
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:
         defaults = msgspec.structs.asdict(self._struct())
-        given = {name: defaults.get(name) if value is None else value for name, value in values.items()}
-        check_knobs(given, self._struct, f"knob of {self.part}")
-        return msgspec.convert(given, self._struct)
+        fields = {name: defaults.get(name) if value is None else value for name, value in values.items()}
+        check_knobs(fields, self._struct, f"knob of {self.part}")
+        return msgspec.convert(fields, self._struct)

@@ -69,5 +69,5 @@ def epoch_seconds(text: str, name: str) -> float:
     return number(text, name, 0, MOST_EPOCH)
 
 
-def _refused(given: str, name: str, allowed: str) -> ApiError:
-    return bad_request(f"Invalid {name}: {given[:64]!r} is not {allowed}.", name, "invalid_value")
+def _refused(text: str, name: str, allowed: str) -> ApiError:
+    return bad_request(f"Invalid {name}: {text[:64]!r} is not {allowed}.", name, "invalid_value")

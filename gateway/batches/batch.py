@@ -165,13 +165,13 @@ async def checked_lines(content: AsyncIterator[bytes], endpoint: str, most: int)
             message = f"The file has more than {MOST_LINES} requests; make several batches of them."
             errors.append(InputError(code="too_many_tasks", message=message))
             break
-        found = _checked(number, raw, endpoint, most, seen)
-        if isinstance(found, InputError):
-            errors.append(found)
+        checked = _checked(number, raw, endpoint, most, seen)
+        if isinstance(checked, InputError):
+            errors.append(checked)
             if len(errors) >= MOST_ERRORS:
                 break
         elif not errors:
-            yield found
+            yield checked
     if not seen and not errors:
         errors.append(InputError(code="empty_file", message="The input file has no requests."))
     if errors:

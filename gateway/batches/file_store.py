@@ -42,8 +42,8 @@ async def owned_page(
         conditions = [*conditions, key > after if ascending else key < after]
     query = select(table).where(*conditions).order_by(key if ascending else key.desc()).limit(limit + 1)
     async with engine.connect() as connection:
-        found = [dict(row) for row in (await connection.execute(query)).mappings()]
-    return OwnedPage(found[:limit], len(found) > limit)
+        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return OwnedPage(rows[:limit], len(rows) > limit)
 
 
 Purpose = Literal["batch", "user_data", "assistants", "vision", "batch_output"]

@@ -109,8 +109,8 @@ class DatabaseQueue(JobQueue):
     async def has_suspect(self, batch_id: str) -> bool:
         async with self._transaction(writing=False) as connection:
             now = await self._clock.lease_clock(connection)
-            found = await connection.scalar(select(_LINE.number).where(*_suspects(batch_id, now)).limit(1))
-            return found is not None
+            suspect = await connection.scalar(select(_LINE.number).where(*_suspects(batch_id, now)).limit(1))
+            return suspect is not None
 
     async def take_suspect(self, batch_id: str) -> BatchJob | None:
         async with self._transaction() as connection:

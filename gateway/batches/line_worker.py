@@ -97,7 +97,7 @@ class AnswerWriter:
                 log.warning("answers of batches wait for the database: %s", type(error).__name__)
                 await asyncio.sleep(AWAY_SECONDS)
                 # A cancelled waiter has handed its line back.
-                self._waiting = [one for one in mine if not one[1].done()] + self._waiting
+                self._waiting = [(answer, stored) for answer, stored in mine if not stored.done()] + self._waiting
                 continue
             except Exception as error:
                 for _, stored in mine:
@@ -172,10 +172,10 @@ class LineWorker:
     def offer(self, batches: Sequence[Batch], going_on: Set[str] = frozenset()) -> None:
         """Set the batches with waiting lines; running lines of others are stopped, unless they are `going_on`."""
         before = [batch.batch_id for batch in self._batches]
-        known = {batch.batch_id: batch for batch in batches}
+        batches_by_id = {batch.batch_id: batch for batch in batches}
         # Known batches keep their turn.
-        turns = [known.pop(batch_id) for batch_id in before if batch_id in known]
-        self._batches = [*turns, *known.values()]
+        turns = [batches_by_id.pop(batch_id) for batch_id in before if batch_id in batches_by_id]
+        self._batches = [*turns, *batches_by_id.values()]
         ids = {batch.batch_id for batch in batches} | going_on
         self._drop([task for task, running in self._running_lines.items() if running.batch.batch_id not in ids])
         self._pauses = {batch_id: until for batch_id, until in self._pauses.items() if batch_id in ids}

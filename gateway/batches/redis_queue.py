@@ -171,8 +171,8 @@ class RedisQueue(JobQueue):
     async def _run(self, script: "AsyncScript", batch_id: str, *arguments: int) -> Any:
         """Run a script that starts with `_LOOK`; None for a batch whose lines are not announced."""
         names = list(_names(batch_id))
-        given: list[str | int] = [_GROUP, self._worker, self._lease_ms, *arguments]
-        return await self._ask(lambda redis: script(keys=names, args=given, client=redis))
+        script_args: list[str | int] = [_GROUP, self._worker, self._lease_ms, *arguments]
+        return await self._ask(lambda redis: script(keys=names, args=script_args, client=redis))
 
     async def _announce(self, batch_id: str) -> bool:
         """Announce all unanswered lines to Redis; False if another process is doing it."""
@@ -233,10 +233,10 @@ def _stream_of(job: BatchJob) -> str:
 
 def _by_stream(jobs: Sequence[BatchJob]) -> dict[str, dict[str, BatchJob]]:
     """Group jobs by stream, as tokens."""
-    found: dict[str, dict[str, BatchJob]] = {}
+    jobs_by_stream: dict[str, dict[str, BatchJob]] = {}
     for job in jobs:
-        found.setdefault(_stream_of(job), {})[job.token] = job
-    return found
+        jobs_by_stream.setdefault(_stream_of(job), {})[job.token] = job
+    return jobs_by_stream
 
 
 def _jobs(batch_id: str, taken: Sequence[Any]) -> list[BatchJob]:

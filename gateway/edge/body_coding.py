@@ -101,18 +101,18 @@ class _Inflated:
     def read(self, most: int, /) -> bytes:
         """See `Source`. Raises `zlib.error`, and `EOFError` for a stream that is cut off."""
         while True:
-            given = self._waiting or self._source.read(_READ_BYTES)
+            coded = self._waiting or self._source.read(_READ_BYTES)
             if self._stream.eof:
-                if not given:
+                if not coded:
                     return b""
                 if self._window_bits != _GZIP:
                     raise EOFError("there is more behind its end")
                 self._stream = zlib.decompressobj(self._window_bits)
-            found = self._stream.decompress(given, most)
+            decoded = self._stream.decompress(coded, most)
             self._waiting = self._stream.unused_data or self._stream.unconsumed_tail
-            if found:
-                return found
-            if not given and not self._stream.eof:
+            if decoded:
+                return decoded
+            if not coded and not self._stream.eof:
                 raise EOFError("it ends too early")
 
 

@@ -90,10 +90,12 @@ class TypedOperation(_Completed):
 
     def complete(self) -> None:
         self.call_paths_strings()
-        done, answer = next((status, one) for status, one in (self.responses or {}).items() if status.startswith("2"))
+        done, answer = next(
+            (status, response) for status, response in (self.responses or {}).items() if status.startswith("2")
+        )
         content = getattr(answer, "content", None) or {}
         shown = {"application/json": next(iter(content.values()))} if content else None
-        if shown is not None and any(getattr(one, "name", "") == "format" for one in self.parameters or ()):
+        if shown is not None and any(getattr(parameter, "name", "") == "format" for parameter in self.parameters or ()):
             shown["text/csv"] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
         self.responses = {done: OpenAPIResponse(description="The answer.", content=shown)}
         self.responses |= _failures(ErrorEnvelope, ERRORS)
@@ -181,12 +183,12 @@ def _structs_of(shape: Any, visited: set[type]) -> Iterator[type[msgspec.Struct]
 def _describe_fields(struct: type[msgspec.Struct], properties: dict[str, Any]) -> None:
     """Add to the schema's `properties` what the docstrings under the struct's fields say."""
     fields = msgspec.structs.fields(struct)
-    if {one.encode_name for one in fields} != set(properties):
+    if {member.encode_name for member in fields} != set(properties):
         return
     texts: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         if base is not msgspec.Struct and issubclass(base, msgspec.Struct):
             texts |= texts_under_fields(base.__module__).get(base.__name__, {})
-    for one in fields:
-        if one.name in texts:
-            properties[one.encode_name].setdefault("description", texts[one.name])
+    for member in fields:
+        if member.name in texts:
+            properties[member.encode_name].setdefault("description", texts[member.name])

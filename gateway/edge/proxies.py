@@ -82,7 +82,7 @@ class TrustedProxies:
         loop = asyncio.get_running_loop()
         for name, before in self._names.items():
             try:
-                found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                resolved = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except OSError as error:
                 if name not in self._unresolved:
                     log.warning("AIO_TRUSTED_PROXIES: %s was not resolved and will be tried again: %s", name, error)
@@ -91,7 +91,7 @@ class TrustedProxies:
                     self._names[name] = frozenset()
                 continue
             self._unresolved.discard(name)
-            addresses = [_address(str(sockaddr[0])) for *_, sockaddr in found]
+            addresses = [_address(str(sockaddr[0])) for *_, sockaddr in resolved]
             self._names[name] = frozenset(address for address in addresses if address is not None)
             if self._names[name] != before:
                 log.info("AIO_TRUSTED_PROXIES: %s is %s", name, ", ".join(sorted(map(str, self._names[name]))))
@@ -110,20 +110,20 @@ class TrustedProxies:
         nearest, https = _address(peer or ""), scheme in ("https", "wss")
         if nearest is None or not self._trusts(nearest):
             return ForwardedClient(peer or "" if nearest is None else str(nearest), https)
-        given = [(name, value.decode("latin-1")) for name, value in headers if name in _HEADERS]
-        hops = _listed(b"x-forwarded-for", given)
-        protocols = _listed(b"x-forwarded-proto", given)
+        forwarded = [(name, value.decode("latin-1")) for name, value in headers if name in _HEADERS]
+        hops = _listed(b"x-forwarded-for", forwarded)
+        protocols = _listed(b"x-forwarded-proto", forwarded)
         if not hops:
-            elements = [_parameters(element) for element in _listed(b"forwarded", given)]
+            elements = [_parameters(element) for element in _listed(b"forwarded", forwarded)]
             hops = [element.get("for", "") for element in elements]
             protocols = protocols or [element["proto"] for element in elements if "proto" in element]
         for hop in reversed(hops[-_MOST_HOPS:]):
-            found = _address(_without_port(hop))
-            if found is None:
+            address = _address(_without_port(hop))
+            if address is None:
                 # What follows further left was said by an unknown sender.
                 break
-            nearest = found
-            if not self._trusts(found):
+            nearest = address
+            if not self._trusts(address):
                 break
         return ForwardedClient(str(nearest), protocols[-1].lower() in ("https", "wss") if protocols else https)
 
@@ -148,10 +148,10 @@ _HEADERS = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"})
 @lru_cache(maxsize=256)
 def is_authority(host: bytes) -> bool:
     """Return whether a Host header is a host name or an address with or without a port (RFC 3986, section 3.2.2)."""
-    found = _AUTHORITY.match(host)
-    if found is None or int(found[2] or 0) > 65_535:
+    match = _AUTHORITY.match(host)
+    if match is None or int(match[2] or 0) > 65_535:
         return False
-    return found[1] is None or (b":" in found[1] and _address(found[1].decode()) is not None)
+    return match[1] is None or (b":" in match[1] and _address(match[1].decode()) is not None)
 
 
 def root_path(text: str) -> str | None:
@@ -164,9 +164,9 @@ def root_path(text: str) -> str | None:
 
 def network_of(address: str) -> str:
     """Return what one client can choose from: an IPv4 address itself, of an IPv6 address its network of 64 bits."""
-    found = _address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((found, 64), strict=False))
+    parsed = _address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
     return address
 
 
@@ -275,10 +275,10 @@ def _is_reachable(bound: str) -> bool:
     if _literal_address(bound) is not None:
         return not is_loopback_host(bound)
     try:
-        found = socket.getaddrinfo(bound or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(bound or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         return True
-    return not all(is_loopback_host(str(address[0])) for *_, address in found)
+    return not all(is_loopback_host(str(address[0])) for *_, address in addresses)
 
 
 def _literal_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -136,8 +136,8 @@ class ResponseCycle(RequestResponseCycle):
             raise RuntimeError("a header of the response has an invalid value")
         template, framing = _template_of(status, names)
         says_close = False
-        for place, name in framing:
-            value = values[place]
+        for index, name in framing:
+            value = values[index]
             if name == b"content-length" and self.chunked_encoding is None:
                 self.expected_content_length, self.chunked_encoding = int(value), False
             elif name == b"transfer-encoding" and value.lower() == b"chunked":
@@ -209,7 +209,7 @@ def _template_of(status: int, names: tuple[bytes, ...]) -> tuple[bytes, list[tup
     if b"".join(lower).translate(None, _NAME_BYTES):
         raise RuntimeError("a header of the response has an invalid name")
     lines = b"".join([b"%b: %%b\r\n" % name.replace(b"%", b"%%") for name in lower])
-    return STATUS_LINE[status] + lines, [(place, name) for place, name in enumerate(lower) if name in _FRAMING]
+    return STATUS_LINE[status] + lines, [(index, name) for index, name in enumerate(lower) if name in _FRAMING]
 
 
 HEAD = "aio.head"

@@ -138,7 +138,7 @@ async def running_alerts(
             return None if costs.dearest is None else costs.dearest.text
         return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
 
-    if not settings.alerts_somewhere or (peers is not None and peers.place.number):
+    if not settings.alerts_somewhere or (peers is not None and peers.worker.number):
         yield
         return
     from gateway.operations.alert_causes import RunningCauses

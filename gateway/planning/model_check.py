@@ -79,7 +79,7 @@ class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def works(self) -> bool:
-        return self.tokenizer_problem is None and any(one.refused is None for one in self.devices)
+        return self.tokenizer_problem is None and any(device.refused is None for device in self.devices)
 
 
 def check_model(text: str) -> ModelCheck:

@@ -131,9 +131,9 @@ class PacedServer:
 KNOWN_SECONDS = 1.0
 """A lookup that takes longer is replaced by the last known addresses, if there are any."""
 
-Found = list[tuple[Any, ...]]
-_running: dict[tuple[asyncio.AbstractEventLoop, tuple[Any, ...]], asyncio.Future[Found]] = {}
-_known: dict[tuple[Any, ...], Found] = {}
+Addresses = list[tuple[Any, ...]]
+_running: dict[tuple[asyncio.AbstractEventLoop, tuple[Any, ...]], asyncio.Future[Addresses]] = {}
+_known: dict[tuple[Any, ...], Addresses] = {}
 
 
 async def lookup(
@@ -144,7 +144,7 @@ async def lookup(
     type: int = 0,
     proto: int = 0,
     flags: int = 0,
-) -> Found:
+) -> Addresses:
     """Return what `socket.getaddrinfo` returns; equal questions at the same time are asked once. Raises `OSError`."""
     question = host, port, family, type, proto, flags
     loop = asyncio.get_running_loop()
@@ -153,16 +153,16 @@ async def lookup(
         answer = _running[loop, question] = loop.create_future()
         answer.add_done_callback(lambda done: (_running.pop((loop, question)), done.cancelled() or done.exception()))
         threading.Thread(target=_ask, args=(question, loop, answer), name="name-lookup", daemon=True).start()
-    known = _known.get(question)
-    if known is not None and not (await asyncio.wait({answer}, timeout=KNOWN_SECONDS))[0]:
-        return known
+    cached = _known.get(question)
+    if cached is not None and not (await asyncio.wait({answer}, timeout=KNOWN_SECONDS))[0]:
+        return cached
     return await asyncio.shield(answer)
 
 
 class OwnLookups:
     """Added before the class of an event loop: all that connects to a name on it looks the name up here."""
 
-    async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **more: int) -> Found:
+    async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **more: int) -> Addresses:
         return await lookup(host, port, **more)
 
     async def create_connection(
@@ -175,9 +175,9 @@ class OwnLookups:
         if more.get("ssl"):
             more.setdefault("server_hostname", host)
         failure: OSError | None = None
-        for found in await lookup(host, port, family=more.pop("family", 0), type=socket.SOCK_STREAM):
+        for address in await lookup(host, port, family=more.pop("family", 0), type=socket.SOCK_STREAM):
             try:
-                return await connect(protocol_factory, str(found[4][0]), port, **more)
+                return await connect(protocol_factory, str(address[4][0]), port, **more)
             except OSError as error:
                 failure = error
         raise failure or OSError(f"{host} has no address")
@@ -205,21 +205,21 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _ask(question: tuple[Any, ...], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found]) -> None:
+def _ask(question: tuple[Any, ...], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Addresses]) -> None:
     try:
-        found = _known[question] = socket.getaddrinfo(*question)
+        addresses = _known[question] = socket.getaddrinfo(*question)
     except Exception as error:
         told = partial(_settle, answer, None, error)
     else:
-        told = partial(_settle, answer, found, None)
+        told = partial(_settle, answer, addresses, None)
     with suppress(RuntimeError):  # The loop was closed first.
         loop.call_soon_threadsafe(told)
 
 
-def _settle(answer: asyncio.Future[Found], found: Found | None, error: Exception | None) -> None:
+def _settle(answer: asyncio.Future[Addresses], addresses: Addresses | None, error: Exception | None) -> None:
     if answer.done():
         return
     if error is not None:
         answer.set_exception(error)
-    elif found is not None:
-        answer.set_result(found)
+    elif addresses is not None:
+        answer.set_result(addresses)

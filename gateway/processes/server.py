@@ -80,14 +80,14 @@ class AnnouncedServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        place: WorkerIdentity | None,
+        worker: WorkerIdentity | None,
         ready: Callable[[str, int], str],
         *,
         unready: Callable[[], None] = lambda: None,
         unready_seconds: float = 0.0,
     ) -> None:
         super().__init__(config)
-        self._place, self._ready = place, ready
+        self._worker, self._ready = worker, ready
         self._unready, self._unready_seconds = unready, unready_seconds
         self.exit_deadline = ExitDeadline()
         self._admin_key: str | None = None
@@ -107,7 +107,7 @@ class AnnouncedServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down as uvicorn does, after load balancers have had time to notice that it is unready."""
-        if self._place is None:
+        if self._worker is None:
             tell_service_manager("STOPPING=1")
         self._unready()
         patience = time.monotonic() + self._unready_seconds
@@ -130,7 +130,9 @@ class AnnouncedServer(uvicorn.Server):
 
     def _end_unfinished(self) -> None:
         """End what is still answered with an error in the form of its API."""
-        protocols = [one for one in self.server_state.connections if isinstance(one, BoundedHttpProtocol)]
+        protocols = [
+            protocol for protocol in self.server_state.connections if isinstance(protocol, BoundedHttpProtocol)
+        ]
         if ended := sum([protocol.end_unfinished() for protocol in protocols]):
             log.warning("%d answers did not end in time and are ended with an error", ended)
 
@@ -150,7 +152,7 @@ class AnnouncedServer(uvicorn.Server):
         if self.started and (room := room_for_connections()) is not None:
             self._accept_at_most(room)
         self._lasting.start()
-        if self.started and self.servers and self._place is None:
+        if self.started and self.servers and self._worker is None:
             click.echo(self._ready(*self._address))
             tell_service_manager("READY=1", f"STATUS=Listening on {url_of(*self._address)}")
         if self.started:
@@ -172,9 +174,9 @@ class AnnouncedServer(uvicorn.Server):
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         protocol = partial(make, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         connections, servers = self.server_state.connections, self.servers
-        self.servers = [PacedServer(s, protocol, connections, room) for one in servers for s in one.sockets]  # type: ignore[misc]
-        for one in servers:
-            one.close()
+        self.servers = [PacedServer(s, protocol, connections, room) for server in servers for s in server.sockets]  # type: ignore[misc]
+        for server in servers:
+            server.close()
 
     def show_admin_key(self, key: str) -> None:
         """Print a new admin key on the console only: now, or below the announcement."""
@@ -222,14 +224,14 @@ class ExplainedStart:
 
 def run_server(
     settings: Settings,
-    place: WorkerIdentity | None = None,
+    worker: WorkerIdentity | None = None,
     *,
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
     ready: Callable[[str, int], str] | None = None,
     administers: bool = True,
 ) -> None:
-    """Serve until a signal, alone or at a `place` among several processes of one port. `cores`: clients of the
+    """Serve until a signal, alone or as a `worker` among several processes of one port. `cores`: clients of the
     catalogue's cores, made before; else they are made here. `http` makes the application, `ready` another
     announcement than `ready_text`. If it `administers`, it makes the first admin key if there is none.
 
@@ -247,18 +249,18 @@ def run_server(
         server.should_exit = True
 
     require_authorities()
-    if place is None:
+    if worker is None:
         require_port(settings.host, settings.port)
     litestar = create_app(
         settings,
         cores=cores,
-        place=place,
+        worker=worker,
         http=http,
         show_admin_key=show_admin_key if administers else None,
         load_failed=load_failed,
     )
     app = ExplainedStart(_below_its_path(litestar, settings))
-    if place is None:
+    if worker is None:
         click.echo(broken(start_text(settings, catalog_reason(settings))))
         sys.stdout.flush()
         warn_of_settings(settings)
@@ -297,11 +299,11 @@ def run_server(
         asks = operations.access.tenancy.directory.asks_for_keys if operations is not None and administers else None
         return ready_text(host, port, asks_for_keys=asks, problems=problems)
 
-    server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
-    if place is None:
+    server = AnnouncedServer(config, worker, announcement, unready=unready, unready_seconds=settings.unready_seconds)
+    if worker is None:
         listeners = bound_sockets(settings.host, settings.port)
     else:
-        listeners = [socket.socket(fileno=descriptor) for descriptor in place.listeners]
+        listeners = [socket.socket(fileno=descriptor) for descriptor in worker.listeners]
     try:
         with suppress(KeyboardInterrupt, SystemExit):
             server.run(listeners)

@@ -67,45 +67,45 @@ def bound_sockets(bound: str, port: int, *, reuse_port: bool = False) -> list[so
 
     Raises `ServerStartError`.
     """
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     with ExitStack() as on_failure:
         for host in hosts_of(bound):
             try:
-                places = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-                families = list(dict.fromkeys((family, address[0]) for family, *_, address in places))
+                addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                families = list(dict.fromkeys((family, address[0]) for family, *_, address in addresses))
                 for number, (family, address) in enumerate(families):
                     try:
-                        one = _bound(family, str(address), port, reuse_port=reuse_port)
+                        listener = _bound(family, str(address), port, reuse_port=reuse_port)
                     except OSError as error:
                         # A name may have an address of a family that this machine lacks.
-                        if len(families) > 1 and error.errno in _NOT_HERE and (found or number < len(families) - 1):
+                        if len(families) > 1 and error.errno in _NOT_HERE and (sockets or number < len(families) - 1):
                             continue
                         raise
-                    found.append(one)
-                    on_failure.callback(one.close)
-                    port = port or one.getsockname()[1]
+                    sockets.append(listener)
+                    on_failure.callback(listener.close)
+                    port = port or listener.getsockname()[1]
             except OSError as error:
                 raise cannot_listen(host, port, error) from error
         on_failure.pop_all()
-    return found
+    return sockets
 
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def _bound(family: int, address: str, port: int, *, reuse_port: bool) -> socket.socket:
-    one = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
-        one.bind((address, port))
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address != "::")
+        listener.bind((address, port))
     except BaseException:
-        one.close()
+        listener.close()
         raise
-    return one
+    return listener
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:

@@ -263,8 +263,8 @@ class Supervisor:
     def _gateway(self, number: int) -> KeptProcess:
         descriptors = tuple(listener.fileno() for listener in self._listeners[number])
         count, folder = len(self._listeners), str(self._folder)
-        place = WorkerIdentity(number=number, count=count, folder=folder, listeners=descriptors)
-        encoded = msgspec.json.encode(place).decode()
+        worker = WorkerIdentity(number=number, count=count, folder=folder, listeners=descriptors)
+        encoded = msgspec.json.encode(worker).decode()
         arguments = ["serve", "--supervised", "--role", "gateway", "--worker", encoded]
         return KeptProcess(f"gateway {number}", arguments, self._environment, descriptors)
 
@@ -421,8 +421,8 @@ def listeners_of(settings: Settings, count: int) -> list[list[socket.socket]]:
     port = probes[0].getsockname()[1]
     for probe in probes:
         probe.close()
-    found = [bound_sockets(settings.host, port, reuse_port=True) for _ in range(count)]
-    for listener in chain.from_iterable(found):
+    listeners = [bound_sockets(settings.host, port, reuse_port=True) for _ in range(count)]
+    for listener in chain.from_iterable(listeners):
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-    return found
+    return listeners

@@ -184,12 +184,12 @@ def core_hub_models(catalog: Catalog, cores: Collection[str]) -> list[tuple[HubM
 
 def engine_hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:
     """Return the ids of the engines' models, those excepted that an engine fetches itself."""
-    found: list[tuple[HubModel, Form]] = []
+    hub_models: list[tuple[HubModel, Form]] = []
     for spec in catalog.engines.values():
         form, model = PROGRAMS[spec.kind].form, parse_hub_model(spec.model)
         if form != "name" and model is not None:
-            found.append((model.at(spec.revision) if spec.revision else model, form))
-    return found
+            hub_models.append((model.at(spec.revision) if spec.revision else model, form))
+    return hub_models
 
 
 def fetch_core_models(catalog: Catalog, cores: Collection[str]) -> None:

@@ -83,8 +83,8 @@ _question = msgspec.msgpack.Decoder(tuple[str, str])
 class Peers:
     """The other gateway processes of this one's supervisor."""
 
-    def __init__(self, place: WorkerIdentity) -> None:
-        self.place = place
+    def __init__(self, worker: WorkerIdentity) -> None:
+        self.worker = worker
 
     @asynccontextmanager
     async def answering(self, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
@@ -101,7 +101,7 @@ class Peers:
             finally:
                 writer.close()
 
-        path = self.place.socket_path
+        path = self.worker.socket_path
         # A draining predecessor no longer answers; its end does not affect this process.
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(connected, path)
@@ -116,8 +116,8 @@ class Peers:
 
     async def ask(self, question: str, argument: str = "") -> dict[int, bytes]:
         """Return the answers of all other workers that are up, by number."""
-        others = [number for number in range(self.place.count) if number != self.place.number]
-        folder = Path(self.place.folder)
+        others = [number for number in range(self.worker.count) if number != self.worker.number]
+        folder = Path(self.worker.folder)
         replies = await asyncio.gather(*(ask_worker(folder, other, question, argument) for other in others))
         return {other: reply for other, reply in zip(others, replies, strict=True) if reply is not None}
 

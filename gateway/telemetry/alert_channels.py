@@ -127,15 +127,15 @@ def _carry_out(order: dict[str, Any]) -> None:
 
 def channels_of(settings: Settings) -> list[Channel]:
     """Return the channels that are set. Raises `SettingsError`, which repeats no address."""
-    found: list[Channel] = []
+    channels: list[Channel] = []
     for number, address in enumerate(settings.alert_urls.split(), 1):
         scheme, separator, _ = address.partition("://")
         if not separator or not scheme.isalnum():
             raise SettingsError(f"AIO_ALERT_URLS: address {number} does not begin with SCHEME://")
         # Of other schemes the host may be a token.
         name = urlsplit(address).hostname if scheme in ("http", "https") else scheme
-        found.append(Channel(f"{name} {number}", f"address {number} of AIO_ALERT_URLS", address))
-    return found
+        channels.append(Channel(f"{name} {number}", f"address {number} of AIO_ALERT_URLS", address))
+    return channels
 
 
 def check_channels(settings: Settings) -> None:
@@ -146,8 +146,8 @@ def check_channels(settings: Settings) -> None:
         try:
             channel.check()
         except AlertNotSentError as error:
-            known = "https://appriseit.com/services/ says how addresses are written"
-            raise SettingsError(f"{channel.where}: {error}; {known}") from None
+            hint = "https://appriseit.com/services/ says how addresses are written"
+            raise SettingsError(f"{channel.where}: {error}; {hint}") from None
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):

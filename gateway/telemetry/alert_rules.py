@@ -103,7 +103,8 @@ def alert_figures(
         "waiting": in_cores + sum(queues.values()) if cores or queues else None,
         "error_share": every.failed / every.requests if enough else 0.0,
         "disputed_share": max(
-            (one.disputed / one.requests for one in levels.values() if one.requests >= LEAST_REQUESTS), default=0.0
+            (tier.disputed / tier.requests for tier in levels.values() if tier.requests >= LEAST_REQUESTS),
+            default=0.0,
         ),
         "tiers_down": sum(not tier.load().healthy for tier in tiers),
         "below_target_share": every.below_target / every.requests if enough else 0.0,
@@ -118,11 +119,11 @@ def alert_figures(
 
 def queues_elsewhere(tiers: Iterable[Tier]) -> dict[str, int]:
     """Return the waiting requests of every server elsewhere; one that several tiers use is counted once."""
-    found: dict[str, int] = {}
+    waiting_by_server: dict[str, int] = {}
     for tier in tiers:
-        for place, waiting in tier.queues().items():
-            found[place] = max(waiting, found.get(place, 0))
-    return found
+        for server, waiting in tier.queues().items():
+            waiting_by_server[server] = max(waiting, waiting_by_server.get(server, 0))
+    return waiting_by_server
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -145,13 +145,13 @@ class Alerts:
     async def look(self, figures: AlertInputs, causes: Causes | None = None) -> None:
         """Send a message for each cause that began or ended."""
         await self._remember()
-        known = self._by_rule(figures) | dict(causes or {})
-        now, active = self._clock(), {cause.id: cause for each in known.values() for cause in each}
-        self._since = {id_: one for id_, one in self._since.items() if id_ in active or one[1] not in known}
+        by_rule = self._by_rule(figures) | dict(causes or {})
+        now, active = self._clock(), {cause.id: cause for each in by_rule.values() for cause in each}
+        self._since = {id_: begun for id_, begun in self._since.items() if id_ in active or begun[1] not in by_rule}
         for id_, cause in active.items():
             self._since.setdefault(id_, (now, cause.name))
-        lasting = {id_: one for id_, one in active.items() if now - self._since[id_][0] >= one.for_seconds}
-        await asyncio.gather(*(self._inform(channel, lasting, active, known) for channel in self._channels))
+        lasting = {id_: cause for id_, cause in active.items() if now - self._since[id_][0] >= cause.for_seconds}
+        await asyncio.gather(*(self._inform(channel, lasting, active, by_rule) for channel in self._channels))
 
     def _by_rule(self, figures: AlertInputs) -> dict[str, Sequence[Cause]]:
         values = {rule: value for rule in self._rules if (value := figures.get(rule.figure)) is not None}
@@ -169,7 +169,7 @@ class Alerts:
         )
 
     async def _inform(
-        self, channel: Channel, lasting: Mapping[str, Cause], active: Mapping[str, Cause], known: Causes
+        self, channel: Channel, lasting: Mapping[str, Cause], active: Mapping[str, Cause], by_rule: Causes
     ) -> None:
         """Tell a channel what has changed, until a message fails."""
         sent = self._last[channel.name]
@@ -179,7 +179,7 @@ class Alerts:
                 return
         for id_, last in list(sent.items()):
             cause = self._cause_of(last)
-            if id_ in active or cause.name not in known:
+            if id_ in active or cause.name not in by_rule:
                 continue
             if last.state == "over" or not (channel.pairs or last.ends):
                 if self._clock() >= last.sent_at + channel.gap_seconds:
@@ -252,9 +252,9 @@ class Alerts:
         except DATABASE_ERRORS:
             return
         self._remembers = True
-        for one in standing:
-            if one.channel in self._last:
-                self._last[one.channel].setdefault(one.cause, one)
+        for message in standing:
+            if message.channel in self._last:
+                self._last[message.channel].setdefault(message.cause, message)
 
 
 async def keep_looking(

@@ -78,7 +78,7 @@ def _speculation_families(models: Models) -> Iterator[Metric]:
     drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Drafts verified.", labels=_LABELS)
     proposed = CounterMetricFamily("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", labels=_LABELS)
     accepted = CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", "Of these, accepted.", labels=_LABELS)
-    by_place = CounterMetricFamily(
+    by_position = CounterMetricFamily(
         "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by place.", labels=[*_LABELS, "position"]
     )
     speedup = GaugeMetricFamily("aio_speculation_speedup", "Speed-up of tokens per second by drafts.", labels=_LABELS)
@@ -86,11 +86,11 @@ def _speculation_families(models: Models) -> Iterator[Metric]:
         drafts.add_metric([name, core], stats.rounds)
         proposed.add_metric([name, core], sum(stats.proposed))
         accepted.add_metric([name, core], sum(stats.accepted))
-        for place, count in enumerate(stats.accepted):
-            by_place.add_metric([name, core, str(place)], count)
+        for position, count in enumerate(stats.accepted):
+            by_position.add_metric([name, core, str(position)], count)
         if stats.seconds:
             speedup.add_metric([name, core], stats.plain_seconds / stats.seconds)
-    yield from (drafts, proposed, accepted, by_place, speedup)
+    yield from (drafts, proposed, accepted, by_position, speedup)
 
 
 def _swap_families(models: Models) -> Iterator[Metric]:

@@ -87,8 +87,8 @@ class HistogramFamily(Collector):
         """Count `values`; the labels are exported from now on even without any. Returns counts per bucket, by index."""
         histogram = self._histograms[labels]
         buckets = Counter(map(bisect_left, repeat(self.bounds), values))
-        for place, count in buckets.items():
-            histogram.counts[place] += count
+        for index, count in buckets.items():
+            histogram.counts[index] += count
         histogram.sum = sum(values, histogram.sum)
         return buckets
 

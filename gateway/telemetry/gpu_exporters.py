@@ -46,12 +46,12 @@ class GpuExporters:
     """The exporters whose pages are at `urls`, separated by commas. Raises `SettingsError` for no web address."""
 
     def __init__(self, urls: str) -> None:
-        given = [one.strip() for one in urls.split(",") if one.strip()]
-        if not given:
+        addresses = [address.strip() for address in urls.split(",") if address.strip()]
+        if not addresses:
             raise SettingsError(f"{SETTING} names no URL; give some, separated by commas")
         self._clients = {
             url: httpx.AsyncClient(transport=transport_to(url), follow_redirects=False)
-            for url in (telemetry_url(SETTING, one) for one in given)
+            for url in (telemetry_url(SETTING, address) for address in addresses)
         }
 
     async def read(self) -> list[GpuReading]:
@@ -76,16 +76,16 @@ class GpuExporters:
 def readings_of(page: str) -> list[GpuReading]:
     """Return the GPUs of an exporter's page in its order; a part of a GPU (MIG) is one of its own. Raises ValueError
     for a page that is not in Prometheus' format, or whose values are not those of the fields."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    values_by_gpu: dict[tuple[str, str], dict[str, float]] = {}
     labels: dict[tuple[str, str], Mapping[str, str]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name in _FIELDS and math.isfinite(sample.value):
                 key = sample.labels.get("UUID", ""), sample.labels.get("GPU_I_ID", "")
                 name, unit = _FIELDS[sample.name]
-                found.setdefault(key, {})[name] = sample.value * unit
+                values_by_gpu.setdefault(key, {})[name] = sample.value * unit
                 labels[key] = sample.labels
-    return [_reading(labels[key], key, values) for key, values in found.items()]
+    return [_reading(labels[key], key, values) for key, values in values_by_gpu.items()]
 
 
 def _reading(labels: Mapping[str, str], key: tuple[str, str], values: Mapping[str, float]) -> GpuReading:

@@ -137,8 +137,8 @@ class Metrics:
 
     def show_worth(self, verdict: WorthVerdict) -> None:
         """Set the verdict on routing in this catalogue."""
-        for one in VERDICTS:
-            self._worth.labels(one).set(one == verdict)
+        for label in VERDICTS:
+            self._worth.labels(label).set(label == verdict)
 
     def show_opinions(self, opinions: OpinionsGiven) -> None:
         """Count the second opinions of verification; `opinions`: all since the monitor's start."""
@@ -169,9 +169,9 @@ class Metrics:
     async def read_gpus(self) -> None:
         """Take a reading of every GPU of this machine, and of those of `exporters`; one that both know counts once."""
         own = await asyncio.to_thread(self._gpus.read)
-        known = {reading.uuid for reading in own}
+        own_uuids = {reading.uuid for reading in own}
         others = [] if self.exporters is None else await self.exporters.read()
-        self.gpus.readings = [*own, *(reading for reading in others if reading.uuid not in known)]
+        self.gpus.readings = [*own, *(reading for reading in others if reading.uuid not in own_uuids)]
 
     async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
         """Take a snapshot of every core; a core that is gone leaves no stale figures."""

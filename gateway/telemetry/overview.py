@@ -124,7 +124,7 @@ def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> lis
 
     `since`: when each rule began to exceed its limit, updated here. An unknown figure changes nothing.
     """
-    found = []
+    alerts = []
     for rule in RULES:
         value = figures.get(rule.figure)
         if value is None:
@@ -132,7 +132,7 @@ def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> lis
         if value <= rule.above:
             since.pop(rule.name, None)
         elif now - since.setdefault(rule.name, now) >= rule.for_seconds:
-            found.append(
+            alerts.append(
                 AlertNow(
                     name=rule.name,
                     figure=rule.figure,
@@ -143,7 +143,7 @@ def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> lis
                     since=since[rule.name],
                 )
             )
-    return found
+    return alerts
 
 
 def _tier(

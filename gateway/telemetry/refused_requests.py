@@ -119,7 +119,9 @@ class RefusedRequests:
             return
         minutes, self._minutes = self._minutes, {}
         try:
-            await add_refused(engine, [(at, *one) for at, kinds in minutes.items() for one in kinds.items()])
+            await add_refused(
+                engine, [(at, kind, count) for at, kinds in minutes.items() for kind, count in kinds.items()]
+            )
         except BaseException as error:
             # What the database will never take would hold up all that comes later.
             if not (isinstance(error, Exception) and blames_data(error)):

@@ -202,17 +202,17 @@ class RequestMetrics(Collector):
         """Count what few requests have."""
         tier, decision, made = (str(record.tier),), record.decision, record.is_made
         for attempt in record.attempts if made else ():
-            place = str(attempt.tier)
-            self._attempts.sums[place, attempt.status] += 1
-            self._cost.sums[(place,)] += attempt.cost_usd
+            label = str(attempt.tier)
+            self._attempts.sums[label, attempt.status] += 1
+            self._cost.sums[(label,)] += attempt.cost_usd
             if attempt.claimed is not None:
-                self._disputed.sums[(place,)] += 1
+                self._disputed.sums[(label,)] += 1
             if attempt.stage is not None:
-                self._judged.sums[place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"] += 1
+                self._judged.sums[label, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"] += 1
         if made and any(attempt.claimed is not None for attempt in record.attempts):
             self._levels.of(self._period, record.tier).disputed += 1
-        if made and (found := record.comparison) is not None:
-            self._agreements.sums[tier[0], found.compared_as.kind, found.outcome] += 1
+        if made and (comparison := record.comparison) is not None:
+            self._agreements.sums[tier[0], comparison.compared_as.kind, comparison.outcome] += 1
         if decision.would_be is not None:
             self._would_be.sums[(str(decision.would_be),)] += 1
             self._would_be_cost.sums[(str(decision.would_be),)] += decision.inputs.costs[decision.would_be - 1]

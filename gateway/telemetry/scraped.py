@@ -89,8 +89,8 @@ class SloCollector(Collector):
             if level.itl_p99_seconds is not None:
                 window.add_metric([tier, "itl", "0.99"], level.itl_p99_seconds)
         _add_stages(stages, report.overall)
-        for one in report.overall.classes:
-            classes.add_metric([one.name], one.kept / one.requests)
+        for slo_class in report.overall.classes:
+            classes.add_metric([slo_class.name], slo_class.kept / slo_class.requests)
         yield from (state, checks, window, stages, classes)
 
 
@@ -132,7 +132,7 @@ def merged_exposition(by_worker: Mapping[int, bytes]) -> bytes:
 
 def _labelled(sample: str, worker: int) -> str:
     """A sample line's name ends at its labels or at its value."""
-    end = min(place for place in (sample.find("{"), sample.find(" ")) if place >= 0)
+    end = min(index for index in (sample.find("{"), sample.find(" ")) if index >= 0)
     label = f'worker="{worker}"'
     if sample[end] == " ":
         return f"{sample[:end]}{{{label}}}{sample[end:]}"

@@ -45,9 +45,9 @@ class Sketch(msgspec.Struct):
         if not self.added:
             return
         values, self.added = np.array(self.added), []
-        places = np.ceil(np.log(np.clip(values, _LEAST, _MOST)) / _LOG_GAMMA).astype(np.int64)
-        for place, count in zip(*(found.tolist() for found in np.unique(places, return_counts=True)), strict=True):
-            self.counts[place] = self.counts.get(place, 0) + count
+        buckets = np.ceil(np.log(np.clip(values, _LEAST, _MOST)) / _LOG_GAMMA).astype(np.int64)
+        for bucket, count in zip(*(array.tolist() for array in np.unique(buckets, return_counts=True)), strict=True):
+            self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.counted += len(values)
         self.sum_counted += float(values.sum())
 
@@ -60,8 +60,8 @@ class Sketch(msgspec.Struct):
         return self.sum_counted + math.fsum(self.added)
 
     def merge(self, other: "Sketch") -> None:
-        for place, count in other.counts.items():
-            self.counts[place] = self.counts.get(place, 0) + count
+        for bucket, count in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.counted += other.counted
         self.sum_counted += other.sum_counted
         self.added += other.added
@@ -75,16 +75,16 @@ class Sketch(msgspec.Struct):
     def quantiles(self, shares: Sequence[float]) -> list[float | None]:
         """Return the quantiles of ascending `shares`, in one pass."""
         self._count()
-        found: list[float | None] = []
-        places = iter(sorted(self.counts))
+        quantiles: list[float | None] = []
+        buckets = iter(sorted(self.counts))
         passed, value = 0, None
         for share in shares:
             rank = share * (self.total - 1)
-            while passed <= rank and (place := next(places, None)) is not None:
-                passed += self.counts[place]
-                value = float(2 * _GAMMA**place / (_GAMMA + 1))
-            found.append(value)
-        return found
+            while passed <= rank and (bucket := next(buckets, None)) is not None:
+                passed += self.counts[bucket]
+                value = float(2 * _GAMMA**bucket / (_GAMMA + 1))
+            quantiles.append(value)
+        return quantiles
 
     @property
     def mean(self) -> float | None:
@@ -223,8 +223,8 @@ class TierServiceLevels(msgspec.Struct):
         _sketch(self.stages, "prefill").add(figures.prefill)
         _sketch(self.stages, "decode").add(figures.decode)
         self.speed.add(figures.speeds)
-        for place, count in gaps.items():
-            _count(self.gaps, place, count)
+        for bucket, count in gaps.items():
+            _count(self.gaps, bucket, count)
 
     def merge(self, other: "TierServiceLevels") -> None:
         for name in _SUMS:
@@ -234,8 +234,8 @@ class TierServiceLevels(msgspec.Struct):
         for sketches, more in ((self.stages, other.stages), (self.ttft_shares, other.ttft_shares)):
             for name, sketch in more.items():
                 _sketch(sketches, name).merge(sketch)
-        for place, count in other.gaps.items():
-            _count(self.gaps, place, count)
+        for bucket, count in other.gaps.items():
+            _count(self.gaps, bucket, count)
         for name, count in other.kept.items():
             _count(self.kept, name, count)
         for name, count in other.classes.items():
@@ -258,10 +258,10 @@ _SUMS = (
 
 
 def _sketch(sketches: dict[str, Sketch], name: str) -> Sketch:
-    found = sketches.get(name)
-    if found is None:
-        found = sketches[name] = Sketch()
-    return found
+    sketch = sketches.get(name)
+    if sketch is None:
+        sketch = sketches[name] = Sketch()
+    return sketch
 
 
 def _count(counts: dict[Key, int], key: Key, more: int) -> None:
@@ -274,8 +274,8 @@ LevelsByTier = dict[int, TierServiceLevels]
 def levels_together(levels: LevelsByTier) -> TierServiceLevels:
     """Return the sum over all tiers."""
     every = TierServiceLevels()
-    for one in levels.values():
-        every.merge(one)
+    for tier_levels in levels.values():
+        every.merge(tier_levels)
     return every
 
 
@@ -303,10 +303,10 @@ class ServiceLevels:
         if not self._slices or self._slices[-1][0] != period:
             self._slices.append((period, {}))
         figures = self._slices[-1][1]
-        found = figures.get(tier)
-        if found is None:
-            found = figures[tier] = TierServiceLevels()
-        return found
+        levels = figures.get(tier)
+        if levels is None:
+            levels = figures[tier] = TierServiceLevels()
+        return levels
 
     def figures(self) -> LevelsByTier:
         """Return the figures by tier of the window that ends now."""
@@ -330,10 +330,10 @@ async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> LevelsByT
     own = levels.figures()
     if peers is None:
         return own
-    found = [own]
+    all_levels = [own]
     for worker, reply in (await peers.ask("levels")).items():
         try:
-            found.append(msgspec.msgpack.decode(reply, type=LevelsByTier))
+            all_levels.append(msgspec.msgpack.decode(reply, type=LevelsByTier))
         except JSON_ERRORS as error:
             log.warning("worker %d's service levels are left out: %s", worker, error)
-    return merged(found)
+    return merged(all_levels)

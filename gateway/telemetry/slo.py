@@ -170,19 +170,19 @@ def bucket_quantile(counts: dict[int, int], share: float) -> float | None:
     """As Prometheus's histogram_quantile: linear within a bucket, and the last bound for values beyond it."""
     rank = share * sum(counts.values())
     passed = 0
-    for place in sorted(counts):
-        if passed + counts[place] >= rank > 0:
-            if place >= len(SECONDS):
+    for bucket in sorted(counts):
+        if passed + counts[bucket] >= rank > 0:
+            if bucket >= len(SECONDS):
                 return SECONDS[-1]
-            low = SECONDS[place - 1] if place else 0.0
-            return low + (SECONDS[place] - low) * (rank - passed) / counts[place]
-        passed += counts[place]
+            low = SECONDS[bucket - 1] if bucket else 0.0
+            return low + (SECONDS[bucket] - low) * (rank - passed) / counts[bucket]
+        passed += counts[bucket]
     return None
 
 
 def _check(objective: Objective, sketch: Sketch, value: float | None) -> Check:
-    known = sketch.total >= LEAST_REQUESTS
-    return Check(objective=objective, value=value, state=objective.state(value) if known else "unknown")
+    is_known = sketch.total >= LEAST_REQUESTS
+    return Check(objective=objective, value=value, state=objective.state(value) if is_known else "unknown")
 
 
 def _stage(name: Stage, sketch: Sketch) -> StageLevel:

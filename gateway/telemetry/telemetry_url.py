@@ -14,11 +14,11 @@ from tiers.server_words import is_metadata_address, is_metadata_host
 LOOKUP_SECONDS = 2.0
 
 
-def telemetry_url(setting: str, given: str) -> httpx.URL:
+def telemetry_url(setting: str, address: str) -> httpx.URL:
     """Return the URL of `setting`. Raises `SettingsError` unless it is http or https with a host that is not a cloud's
     metadata server; the value is not repeated, since it may contain a key."""
     try:
-        url = httpx.URL(given)
+        url = httpx.URL(address)
     except httpx.InvalidURL as error:
         raise SettingsError(f"{setting} is no URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
@@ -41,12 +41,12 @@ def refuse_metadata_behind(setting: str, url: httpx.URL) -> None:
 
 def _addresses_of(host: str) -> list[str]:
     """Return None if the host is an address: `telemetry_url` has checked that one."""
-    found: list[str] = []
+    addresses: list[str] = []
 
     def look_up() -> None:
         # An invalid name raises UnicodeError.
         with suppress(OSError, UnicodeError):
-            found.extend([str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)])
+            addresses.extend([str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)])
 
     try:
         ipaddress.ip_address(host)
@@ -55,4 +55,4 @@ def _addresses_of(host: str) -> list[str]:
         looking = threading.Thread(target=look_up, name="lookup", daemon=True)
         looking.start()
         looking.join(LOOKUP_SECONDS)
-    return found
+    return addresses

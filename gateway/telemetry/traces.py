@@ -148,9 +148,9 @@ def _openinference_texts(asked: list[Turn], answer: str) -> dict[str, Any]:
 
 
 def _flattened(name: str, turns: list[Turn]) -> Iterator[tuple[str, str]]:
-    for place, turn in enumerate(turns):
-        yield f"{name}.{place}.message.role", turn.role
-        yield f"{name}.{place}.message.content", turn.text
+    for index, turn in enumerate(turns):
+        yield f"{name}.{index}.message.role", turn.role
+        yield f"{name}.{index}.message.content", turn.text
 
 
 Attributes = dict[str, Any]
@@ -217,11 +217,11 @@ def _collector_setting(settings: Settings) -> str:
 
 def _resource() -> Resource:
     """OpenTelemetry's variables, and a name of ours where they give none."""
-    given = Resource.create()
+    resource = Resource.create()
     unnamed = not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
-    return given.merge(Resource({"service.name": "aio-gateway"})) if unnamed else given
+    return resource.merge(Resource({"service.name": "aio-gateway"})) if unnamed else resource
 
 
 class Traces:

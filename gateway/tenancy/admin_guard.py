@@ -113,11 +113,11 @@ async def demand_csrf(connection: Connection) -> None:
     send cookies for other sites too. Raises `ApiError` 403."""
     if connection.scope.get("method") in READING:
         return
-    given = connection.headers.get(CSRF_HEADER)
-    if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+    token = connection.headers.get(CSRF_HEADER)
+    if token is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
-        given = field if isinstance(field, str) else None
-    if not csrf_is_right(session_token(connection), given):
+        token = field if isinstance(field, str) else None
+    if not csrf_is_right(session_token(connection), token):
         raise ApiError(
             403,
             f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "

@@ -103,7 +103,7 @@ def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> 
     stated = request.stated_limit(spec)
     if spec.remote is None:
         return tier.max_context if stated is None else min(stated, tier.max_context)
-    shortest = min(tier.count_prompt_tokens(one) for one in request.generations(spec))
+    shortest = min(tier.count_prompt_tokens(generation) for generation in request.generations(spec))
     return tier.most_answer_tokens(stated, shortest)
 
 
@@ -482,15 +482,15 @@ class OverloadQueue:
         """Seconds until a request of this class that comes now would get its place."""
         if self.running < self._in_flight and not self._queue:
             return 0.0
-        ahead = sum(one.priority <= priority for one in self._queue)
+        ahead = sum(waiter.priority <= priority for waiter in self._queue)
         return (self._mean_seconds or 0.0) * (ahead + 1) / self._in_flight
 
     def close(self) -> None:
         """Send everybody away who waits, now and later: the process ends."""
         self._closed = True
-        for one in self._queue:
-            if not one.turn.done():
-                one.turn.set_exception(self.shutting_down(one.priority))
+        for waiter in self._queue:
+            if not waiter.turn.done():
+                waiter.turn.set_exception(self.shutting_down(waiter.priority))
         self._queue.clear()
 
     def shutting_down(self, priority: int) -> ApiError:
@@ -529,10 +529,10 @@ class OverloadQueue:
 
     def _let_in(self) -> None:
         while self._queue and self.running < self._in_flight:
-            one = heapq.heappop(self._queue)
-            if not one.turn.done():
+            waiter = heapq.heappop(self._queue)
+            if not waiter.turn.done():
                 self.running += 1
-                one.turn.set_result(None)
+                waiter.turn.set_result(None)
 
     def _refusal(self, priority: int, reason: ShedReason) -> ApiError:
         self.shed[priority, reason] += 1

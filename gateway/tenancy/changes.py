@@ -71,14 +71,14 @@ class Writes:
 
     def write_down(self, action: str, subject: str, details: dict[str, Any]) -> None:
         """Add the audit row of a change. `details` hold no key and no hash."""
-        given = {"created_at": self.order.now, "actor": self.order.actor, "reason": self.order.reason}
-        self.insert(audit_events, given | {"action": action, "subject": subject, "details": details})
+        origin = {"created_at": self.order.now, "actor": self.order.actor, "reason": self.order.reason}
+        self.insert(audit_events, origin | {"action": action, "subject": subject, "details": details})
 
     async def send(self, connection: AsyncConnection) -> None:
         """Write them: tables in the order in which they first came."""
         for (table, by, columns), rows in self._waiting.items():
-            known: Any = update(table) if columns else delete(table)
-            write = known.where(table.c[by] == bindparam(_OF)) if by else insert(table)
+            statement: Any = update(table) if columns else delete(table)
+            write = statement.where(table.c[by] == bindparam(_OF)) if by else insert(table)
             if table is api_keys:
                 write = write.values(revision=REVISION)
             for first in range(0, len(rows), _ROWS):

@@ -49,8 +49,8 @@ class DeclarationError(TenancyError):
     """A file that cannot be made so; `param` is the field."""
 
     def __init__(self, source: str, table: str, name: str, field: str, message: str) -> None:
-        place = ", ".join(filter(None, (source, f"[[{table}]] {name}".rstrip() if table else "", field)))
-        super().__init__(f"{place}: {message}", field or None)
+        location = ", ".join(filter(None, (source, f"[[{table}]] {name}".rstrip() if table else "", field)))
+        super().__init__(f"{location}: {message}", field or None)
 
 
 class DeclaredBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,20 +192,20 @@ def _epoch(when: date, source: str, name: str) -> float:
 
 
 def _tables(raw: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = raw.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    tables = raw.get(name)
+    return [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
 
 
 def _located(error: msgspec.ValidationError, raw: Mapping[str, Any], source: str) -> DeclarationError:
     said = explained(error, _File)
-    found = _AT.fullmatch(said)
-    if found is None:
+    match = _AT.fullmatch(said)
+    if match is None:
         return DeclarationError(source, "", "", "", said)
-    table, index = found["table"], found["index"]
+    table, index = match["table"], match["index"]
     entry = None if index is None else raw[table][int(index)]
     name = entry.get("name") if isinstance(entry, dict) else None
     number = "" if index is None else f"number {int(index) + 1}"
-    return DeclarationError(source, table, str(name) if name else number, found["field"], found["what"])
+    return DeclarationError(source, table, str(name) if name else number, match["field"], match["what"])
 
 
 def _twice(names: list[str]) -> str | None:
@@ -299,14 +299,14 @@ async def apply_declaration(
         writes = Writes(order)
         done: list[object] = []
         for step in plan.steps:
-            one = step.carry_out(connection, writes)
-            done.append(await one if isinstance(one, Awaitable) else one)
+            outcome = step.carry_out(connection, writes)
+            done.append(await outcome if isinstance(outcome, Awaitable) else outcome)
         await writes.send(connection)
         if any(step.change.action.startswith("budget.") for step in plan.steps):
             await budgets_changed(connection)
     return Applied(
         changes=[step.change for step in plan.steps],
-        keys=[one for one in done if isinstance(one, IssuedKey) and one.key],
+        keys=[issued for issued in done if isinstance(issued, IssuedKey) and issued.key],
         kept=plan.kept,
         notice=FIRST_KEY_NOTICE if plan.has_first_key else None,
     )
@@ -314,11 +314,13 @@ async def apply_declaration(
 
 async def _read(connection: AsyncConnection) -> _Stored:
     tables = (teams, api_keys, budgets)
-    found = [[dict(row) for row in (await connection.execute(select(table))).mappings()] for table in tables]
+    team_rows, key_rows, budget_rows = [
+        [dict(row) for row in (await connection.execute(select(table))).mappings()] for table in tables
+    ]
     return _Stored(
-        {row["name"]: row for row in found[0]},
-        {row["name"]: row for row in found[1]},
-        {(row["subject_kind"], row["subject"], row["period"]): row for row in found[2]},
+        {row["name"]: row for row in team_rows},
+        {row["name"]: row for row in key_rows},
+        {(row["subject_kind"], row["subject"], row["period"]): row for row in budget_rows},
     )
 
 

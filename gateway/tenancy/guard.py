@@ -295,11 +295,11 @@ def may_see_private_metrics(connection: Connection) -> bool:
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:
     """The `Authorization` header; without one, or a key in it, the key in one of `KEY_HEADERS`, in the same form."""
-    given = headers.get("authorization")
-    has_key = given is not None and given.strip().lower() not in ("", "bearer")
+    authorization = headers.get("authorization")
+    has_key = authorization is not None and authorization.strip().lower() not in ("", "bearer")
     if not has_key and (key := next(filter(None, map(headers.get, KEY_HEADERS)), None)) is not None:
         return f"Bearer {key}"
-    return given
+    return authorization
 
 
 def authenticate(find: Callable[[str | None], Caller], headers: Mapping[str, str], what: str) -> Caller:

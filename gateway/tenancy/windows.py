@@ -277,8 +277,8 @@ class RedisWindows(Windows):
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
         """See `Windows`. Raises `RedisUnavailableError` if configured to reject then."""
         bounds = (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
-        given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
-        arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
+        limits: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
+        arguments: list[Argument] = [*limits, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
         try:
             entry = await self._judged(Entry(key_id, requested_tokens=tokens, member=member), allowance, arguments)
         except RedisUnavailableError:

@@ -158,5 +158,5 @@ def _entries_of_ours(path: Path) -> Iterator[Path]:
 
 
 def _holds_other_folders(path: Path) -> bool:
-    known = (*_FOLDERS, *_NOT_FOREIGN)
-    return any(entry.is_dir() and not any(entry.match(pattern) for pattern in known) for entry in path.iterdir())
+    patterns = (*_FOLDERS, *_NOT_FOREIGN)
+    return any(entry.is_dir() and not any(entry.match(pattern) for pattern in patterns) for entry in path.iterdir())

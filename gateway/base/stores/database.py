@@ -146,7 +146,7 @@ class DatabaseOutages:
                 self._file = os.open(path, os.O_RDONLY)
             held, is_whole = os.fstat(self._file), os.pread(self._file, len(_SQLITE_HEAD), 0) == _SQLITE_HEAD
         except OSError as error:
-            found = f"its file is gone ({error.strerror})"
+            symptom = f"its file is gone ({error.strerror})"
         else:
             self._was_file |= is_whole
             is_same = (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
@@ -154,8 +154,8 @@ class DatabaseOutages:
                 return DatabaseFault("damaged", f"it is damaged (its file is none of SQLite): {RESTORE}")
             if is_same:
                 return None
-            found = "its file was replaced while this server uses it"
-        return DatabaseFault("incomplete", f"{found}: {RESTORE}") if self._was_file else None
+            symptom = "its file was replaced while this server uses it"
+        return DatabaseFault("incomplete", f"{symptom}: {RESTORE}") if self._was_file else None
 
     def close(self) -> None:
         """Let go of SQLite's file, once no connection of this process has it open."""

@@ -132,8 +132,8 @@ async def list_batches(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `after`, `limit` (1 to 100)."""
     query = owned_query(request, most=MOST_LISTED, default=_DEFAULT_LISTED)
     jobs = jobs_of(request)
-    found, more = await reached(jobs.book.page(caller_of(request).tenant, after=query.after, limit=query.limit))
-    data = [await _object(jobs, batch) for batch in found]
+    batches, more = await reached(jobs.book.page(caller_of(request).tenant, after=query.after, limit=query.limit))
+    data = [await _object(jobs, batch) for batch in batches]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return Response(BatchList(data=data, first_id=first, last_id=last, has_more=more), media_type="application/json")
 
@@ -168,12 +168,12 @@ async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Respons
 
 async def _checked(request: HttpRequest, jobs: Jobs, body: BatchRequest) -> NewBatch:
     tenant, file_id = caller_of(request).tenant, body.input_file_id
-    found = await reached(jobs.files.find(tenant, file_id)) if is_id(file_id) else None
-    if found is None:
+    file = await reached(jobs.files.find(tenant, file_id)) if is_id(file_id) else None
+    if file is None:
         raise ApiError(404, f"No such file: {file_id[:64]!r}.", param="input_file_id", code="file_not_found")
-    if found.purpose != "batch":
+    if file.purpose != "batch":
         raise bad_request(
-            f"The file's purpose is {found.purpose}; upload it with purpose batch.", "input_file_id", "invalid_purpose"
+            f"The file's purpose is {file.purpose}; upload it with purpose batch.", "input_file_id", "invalid_purpose"
         )
     traceparent = request.headers.get("traceparent", "")
     return NewBatch(

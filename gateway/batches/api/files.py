@@ -106,10 +106,10 @@ def _name_of(part: MultipartSegment) -> str:
     return name
 
 
-def unused_fields(form: UploadedForm, known: Mapping[str, object] | frozenset[str]) -> None:
-    """Raises `ApiError` 400 for the first field that is not `known`."""
+def unused_fields(form: UploadedForm, allowed: Mapping[str, object] | frozenset[str]) -> None:
+    """Raises `ApiError` 400 for the first field that is not `allowed`."""
     for name in form.fields:
-        if name not in known:
+        if name not in allowed:
             raise bad_request(f"Unrecognized request argument supplied: {name[:64]}.", name[:64], "unknown_parameter")
 
 
@@ -191,12 +191,12 @@ async def list_files(request: HttpRequest) -> Response[Any]:
     query = owned_query(request, most=most, default=most, order=True, purpose=True, ignored=("beta",), after_name=after)
     store = jobs_of(request).files
     tenant = caller_of(request).tenant
-    found, more = await reached(
+    files, more = await reached(
         store.page(tenant, query.purpose, after=query.after, limit=query.limit, ascending=query.ascending)
     )
-    first, last = (found[0].file_id, found[-1].file_id) if found else (None, None)
+    first, last = (files[0].file_id, files[-1].file_id) if files else (None, None)
     page = {"first_id": first, "last_id": last, "has_more": more, "next_page": last if more else None}
-    data = [_shown(one, request) for one in found]
+    data = [_shown(file, request) for file in files]
     return Response({"object": "list", "data": data} | page, media_type="application/json")
 
 
@@ -256,11 +256,11 @@ def _shown(stored: StoredFile, request: HttpRequest) -> FileObject | dict[str, A
 
 async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
     unused_fields(form, frozenset(("purpose", _ANCHOR, _SECONDS)))
-    purpose = next((one for one in PURPOSES if one == form.fields.get("purpose")), None)
+    purpose = next((name for name in PURPOSES if name == form.fields.get("purpose")), None)
     if purpose is None:
         allowed = ", ".join(PURPOSES)
-        given = form.fields.get("purpose")
-        said = "You must provide purpose" if given is None else f"Invalid purpose {given[:64]!r}"
+        sent = form.fields.get("purpose")
+        said = "You must provide purpose" if sent is None else f"Invalid purpose {sent[:64]!r}"
         raise bad_request(f"{said}: allowed are {allowed}.", "purpose", "invalid_value")
     if not writer.size:
         raise bad_request("The file is empty.", FILE, "empty_file")
@@ -278,7 +278,7 @@ def _expires_in(fields: dict[str, str]) -> float | None:
 
 async def _file(request: HttpRequest, file_id: str) -> StoredFile:
     tenant = caller_of(request).tenant
-    found = await reached(jobs_of(request).files.find(tenant, file_id)) if is_id(file_id) else None
-    if found is None:
+    file = await reached(jobs_of(request).files.find(tenant, file_id)) if is_id(file_id) else None
+    if file is None:
         raise not_found("file", file_id)
-    return found
+    return file

@@ -45,13 +45,13 @@ class LineAnswers:
         if batch.traceparent is not None:
             headers["traceparent"] = batch.traceparent
         caller = await self._caller(batch.key_id)
-        given = RequestHead(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
+        head = RequestHead(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
         body = line.body.encode()
         if b'"file-' in body:
             from gateway.inference.api.prompt_files import with_files  # Most lines name none.
 
             body = await with_files(self._files, batch.tenant, body, self._serving.settings.body_limit)
-        return await ENDPOINTS[batch.endpoint](self._serving, given, body, {"batch_id": batch.batch_id})
+        return await ENDPOINTS[batch.endpoint](self._serving, head, body, {"batch_id": batch.batch_id})
 
     async def _caller(self, key_id: str | None) -> Caller:
         directory = self._tenancy.directory
@@ -67,30 +67,30 @@ class LineAnswers:
             raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
 
 
-async def _chat_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra, _ = await decoded_fields(serving, CHAT, body, given.caller)
-    given = msgspec.structs.replace(given, extra=extra)
-    return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
+async def _chat_line(serving: Serving, head: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _, extra, _ = await decoded_fields(serving, CHAT, body, head.caller)
+    head = msgspec.structs.replace(head, extra=extra)
+    return await _generated(serving, chat_request(serving, head, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _completion_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra, _ = await decoded_fields(serving, COMPLETION, body, given.caller)
-    given = msgspec.structs.replace(given, extra=extra)
-    return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
+async def _completion_line(serving: Serving, head: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _, extra, _ = await decoded_fields(serving, COMPLETION, body, head.caller)
+    head = msgspec.structs.replace(head, extra=extra)
+    return await _generated(serving, completion_request(serving, head, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _responses_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
+async def _responses_line(serving: Serving, head: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _, extra, _ = await decoded_fields(serving, RESPONSES, body, head.caller)
     asked, _ = without_codex_items(asked, keeps_own=serving.routing.served.has_responses)
-    exchange = await exchange_of(serving, msgspec.structs.replace(given, extra=extra), asked, body)
+    exchange = await exchange_of(serving, msgspec.structs.replace(head, extra=extra), asked, body)
     answer_format = ResponsesFormat(serving, exchange)
     return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
 
 
-async def _embeddings_line(serving: Serving, given: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _, extra, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+async def _embeddings_line(serving: Serving, head: RequestHead, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _, extra, _ = await decoded_fields(serving, EMBEDDINGS, body, head.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
-    answer, _ = await embedded(serving, msgspec.structs.replace(given, extra=extra), asked, _BATCH.priority)
+    answer, _ = await embedded(serving, msgspec.structs.replace(head, extra=extra), asked, _BATCH.priority)
     return msgspec.json.encode(answer)
 
 

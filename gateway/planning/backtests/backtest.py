@@ -70,9 +70,9 @@ async def follow_labels(routing: RoutingService, engine: AsyncEngine, keys_are_t
 
 async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine, key: str) -> Caller:
     """Return the caller with the key of this id or name, of the settings or stored. Raises `UnknownSubjectError`."""
-    given = keys_of(settings).answers
-    if key in given.names:
-        return given.caller(key, INFERENCE)
+    keys = keys_of(settings).answers
+    if key in keys.names:
+        return keys.caller(key, INFERENCE)
     row = await shown_key(engine, key)
     return KnownKeys(catalog, {}).caller_of(row | {"team_name": await name_of_team(engine, row["team_id"])})
 
@@ -124,9 +124,9 @@ def gain_over_shuffled(worth: Float, chosen: Choice, group: Choice) -> Interval:
     gains, influence = np.zeros(n), np.zeros(n)
     for number in np.unique(group):
         rows = np.flatnonzero(group == number)
-        known = np.flatnonzero(~np.isnan(worth[rows[0]]))
-        values = worth[np.ix_(rows, known)]
-        picked = (known[None, :] == chosen[rows, None]).astype(np.float64)
+        known_tiers = np.flatnonzero(~np.isnan(worth[rows[0]]))
+        values = worth[np.ix_(rows, known_tiers)]
+        picked = (known_tiers[None, :] == chosen[rows, None]).astype(np.float64)
         got = (values * picked).sum(axis=1)
         share, mean = picked.mean(axis=0), values.mean(axis=0)
         gains[rows] = got.mean() - share @ mean

@@ -61,16 +61,16 @@ def read_log(path: Path) -> Iterator[LogRow]:
 
 
 class TierNames:
-    """Maps a name in `scores` to a tier: its number, `tier-N`, or an entry of `given` (a model's name → number)."""
+    """Maps a name in `scores` to a tier: its number, `tier-N`, or an entry of `named` (a model's name → number)."""
 
-    def __init__(self, tiers: int, given: Mapping[str, int] | None = None) -> None:
+    def __init__(self, tiers: int, named: Mapping[str, int] | None = None) -> None:
         numbers = range(1, tiers + 1)
-        self._numbers = {str(k): k for k in numbers} | {f"tier-{k}": k for k in numbers} | dict(given or {})
+        self._numbers = {str(k): k for k in numbers} | {f"tier-{k}": k for k in numbers} | dict(named or {})
         self.tiers = tiers
 
     def scores(self, row: LogRow) -> list[float | None]:
         """Return the score by tier, None where there is none. Raises `BacktestLogError` for an unknown name."""
-        found: list[float | None] = [None] * self.tiers
+        scores: list[float | None] = [None] * self.tiers
         for name, score in row.scores.items():
             number = self._numbers.get(name)
             if number is None:
@@ -78,5 +78,5 @@ class TierNames:
                     f"row {row.id}: unknown name {name!r} in scores; known are {', '.join(self._numbers)}. "
                     f"Name its tier: --tier {name}=NUMBER."
                 )
-            found[number - 1] = score
-        return found
+            scores[number - 1] = score
+        return scores

@@ -132,9 +132,9 @@ def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) 
         raise PlanError(
             f"{profile.name} misses {broken} with one request at a time; loosen it or choose a faster replica"
         )
-    found = operation(profile, load, limit, wanted.quantile)
-    if not _broken(found, wanted):
-        return found, "memory" if memory < profile.max_sequences else "max sequences"
+    largest = operation(profile, load, limit, wanted.quantile)
+    if not _broken(largest, wanted):
+        return largest, "memory" if memory < profile.max_sequences else "max sequences"
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if _broken(operation(profile, load, middle, wanted.quantile), wanted):

@@ -77,9 +77,9 @@ class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
 
 @cache
 def _shipped() -> _Catalogue:
-    found = tomllib.loads(resources.files(__package__).joinpath("profiles.toml").read_text(encoding="utf-8"))
-    found["profiles"] = [_completed(entry) for entry in found["profiles"]]
-    return msgspec.convert(found, _Catalogue)
+    raw = tomllib.loads(resources.files(__package__).joinpath("profiles.toml").read_text(encoding="utf-8"))
+    raw["profiles"] = [_completed(entry) for entry in raw["profiles"]]
+    return msgspec.convert(raw, _Catalogue)
 
 
 def _completed(entry: dict[str, Any]) -> dict[str, Any]:
@@ -118,15 +118,15 @@ def replica_profile(name: str) -> ReplicaProfile:
     if name in profiles():
         return profiles()[name]
     model, _, rest = name.partition("/")
-    form, _, place = rest.partition("/")
-    if model not in SHAPES or form not in FORMATS or not place:
+    form, _, devices = rest.partition("/")
+    if model not in SHAPES or form not in FORMATS or not devices:
         raise PlanError(
             f"no replica profile {name!r}: known are {', '.join(profiles())}, or MODEL/FORMAT/[COUNTx]DEVICE with "
             f"a model of {', '.join(SHAPES)} and a format of {', '.join(FORMATS)}, such as llama-3.3-70b/fp8/8xh100"
         )
-    count, _, kind = place.rpartition("x") if place[0].isdigit() else ("1", "", place)
+    count, _, kind = devices.rpartition("x") if devices[0].isdigit() else ("1", "", devices)
     if not count.isdigit() or int(count) < 1:
-        raise PlanError(f"{place!r} is not a number of devices; write it as in 8xh100")
+        raise PlanError(f"{devices!r} is not a number of devices; write it as in 8xh100")
     return roofline_profile(model, device(kind), int(count), form)
 
 

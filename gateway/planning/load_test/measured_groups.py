@@ -81,8 +81,8 @@ def _with_peak(model: ModelSpeed, peak: Peak, config: ModelConfig) -> ModelSpeed
     if config.num_experts:
         return model
     decode = [
-        msgspec.structs.replace(one, roofline=peak.decode(one.streams, config, model.weight_bytes))
-        for one in model.decode
+        msgspec.structs.replace(speed, roofline=peak.decode(speed.streams, config, model.weight_bytes))
+        for speed in model.decode
     ]
     return msgspec.structs.replace(model, prefill_roofline=peak.prefill(config), decode=decode)
 
@@ -95,7 +95,7 @@ def _far(group: GroupSpeed) -> list[str]:
             (f"prompts of {model.model}", model.prefill_tokens_per_second, model.prefill_roofline, 1.0, "tokens/s")
         )
         figures += [
-            (_streams(model, one), one.tokens_per_second, one.roofline, 1.0, "tokens/s") for one in model.decode
+            (_streams(model, speed), speed.tokens_per_second, speed.roofline, 1.0, "tokens/s") for speed in model.decode
         ]
     return [
         f"{what}: {value:,.0f} {unit}, {value * scale / most:.0%} of what the data sheet allows ({most / scale:,.0f})"
@@ -133,8 +133,8 @@ def measure_groups(catalog: Catalog, cache_path: Path, seconds: float, say: Say)
         measured = _with_captured_steps(spec, models[spec.name], cache_path, each, say)
         if spec.device == "cuda":
             eager = _eager_speeds(spec, models[spec.name], cache_path, each, say)
-            gains = {one.model: one.decode[0].tokens_per_second / eager[one.model] for one in measured}
-            measured = [replace(one, graph_gain=gains[one.model]) for one in measured]
+            gains = {model.model: model.decode[0].tokens_per_second / eager[model.model] for model in measured}
+            measured = [replace(model, graph_gain=gains[model.model]) for model in measured]
         group = GroupSpeed(
             group=spec.name,
             device=spec.device,
@@ -207,17 +207,17 @@ def _measured(
 
 def versions() -> dict[str, str]:
     """Return the versions of AIO, torch, Triton, CUDA and the driver, those that are there."""
-    found = {
+    all_versions = {
         "aio": __version__,
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "driver": driver_version(),
     }
     try:
-        found["triton"] = importlib.metadata.version("triton")
+        all_versions["triton"] = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
-        found["triton"] = None
-    return {name: version for name, version in found.items() if version}
+        all_versions["triton"] = None
+    return {name: version for name, version in all_versions.items() if version}
 
 
 def driver_version(nvml: Any = None) -> str | None:
@@ -236,7 +236,7 @@ def report_text(report: DeviceReport) -> str:
     for group in report.groups:
         lines.append(f"{group.group}: {group.cards} x {group.card}, {group.bandwidth / 1e9:,.0f} GB/s of memory a card")
         for model in group.models:
-            decode = ", ".join(f"{one.tokens_per_second:,.1f} ({one.streams} at once)" for one in model.decode)
+            decode = ", ".join(f"{speed.tokens_per_second:,.1f} ({speed.streams} at once)" for speed in model.decode)
             gain = "" if model.graph_gain is None else f"; {model.graph_gain:.2f} times as fast by captured steps"
             prefill = f"{model.prefill_tokens_per_second:,.0f} prompt tokens/s"
             lines.append(f"  {model.model}: {prefill}, {decode} generated tokens/s{gain}")

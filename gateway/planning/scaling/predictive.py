@@ -116,10 +116,10 @@ class Forecaster:
 
     def observe(self, value: float | None) -> None:
         """Add the value of the interval that just ended; None if unknown. Negative or not finite counts as None."""
-        known = value is not None and math.isfinite(value) and value >= 0
+        is_known = value is not None and math.isfinite(value) and value >= 0
         last = self._values[-1] if self._values else 0.0
-        self._values.append(value if known and value is not None else last)
-        self._known.append(known)
+        self._values.append(value if is_known and value is not None else last)
+        self._known.append(is_known)
         self._count += 1
         self._judge()
         # With a long history one more value changes little, and a refit takes longer.
@@ -147,8 +147,8 @@ class Forecaster:
         while self._pending and self._pending[0][0] + self._ahead <= self._count:
             _, expected = self._pending.popleft()
             latest = range(-self._ahead, 0)
-            if all(self._known[place] for place in latest):
-                self._errors.append(max(self._values[place] for place in latest) - expected)
+            if all(self._known[index] for index in latest):
+                self._errors.append(max(self._values[index] for index in latest) - expected)
 
     def _expected(self) -> float:
         if self._model is None:
@@ -162,15 +162,15 @@ class Forecaster:
         return min(max(0.0, guess), 2 * most)
 
     def _fit(self) -> None:
-        values, known = np.asarray(self._values), np.asarray(self._known)
+        values, is_known = np.asarray(self._values), np.asarray(self._known)
         first, ahead = _WINDOWS[-1], self._ahead
         if len(values) < first + ahead + 2 * _LAGS or values.max() == 0:
             return
         span = len(values) * self._interval_s
         self._periods = [period for period in _HARMONICS if span >= 2 * period]
         ends = np.arange(first, len(values) - ahead + 1)
-        following = sliding_window_view(known, ahead)[ends].all(axis=1)
-        ends = ends[known[ends - 1] & following]
+        following = sliding_window_view(is_known, ahead)[ends].all(axis=1)
+        ends = ends[is_known[ends - 1] & following]
         if len(ends) < 2 * _LAGS:
             return
         scaled = values / values.max()

@@ -63,8 +63,8 @@ class TrafficCounters:
                 self._known.discard(url)
                 complete = False
                 continue
-            known = url in self._known
-            complete &= known
+            is_known = url in self._known
+            complete &= is_known
             self._known.add(url)
             for series, value in _series(url, text):
                 before = self._last.get(series, 0.0)
@@ -179,8 +179,8 @@ class TargetService:
 
     async def scrape(self, client: httpx.AsyncClient) -> None:
         """Scrape once. A gateway that does not answer makes the interval unknown: targets stay unchanged."""
-        found = await asyncio.gather(*(addresses_of(url) for url in self._gateways))
-        gateways = [url for urls in found for url in urls]
+        url_lists = await asyncio.gather(*(addresses_of(url) for url in self._gateways))
+        gateways = [url for urls in url_lists for url in urls]
         texts = await asyncio.gather(*(_exposition(client, url) for url in gateways))
         passed = self._counters.take(dict(zip(gateways, texts, strict=True)))
         await asyncio.to_thread(self.targets.update, time.monotonic(), passed)
@@ -201,11 +201,11 @@ async def addresses_of(url: str) -> list[str]:
     if parsed.scheme != "http":
         return [url]
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(parsed.host, None, type=socket.SOCK_STREAM)
+        addresses = await asyncio.get_running_loop().getaddrinfo(parsed.host, None, type=socket.SOCK_STREAM)
     except OSError:
         return [url]
-    fours = {str(address[0]) for family, *_, address in found if family == socket.AF_INET}
-    hosts = fours or {str(address[0]) for *_, address in found}
+    fours = {str(address[0]) for family, *_, address in addresses if family == socket.AF_INET}
+    hosts = fours or {str(address[0]) for *_, address in addresses}
     return [str(parsed.copy_with(host=host)) for host in sorted(hosts)]
 
 
@@ -248,9 +248,9 @@ def target_exposition(targets: FleetTargets) -> bytes:
     registry = CollectorRegistry()
     wanted = Gauge("aio_fleet_target_replicas", "Replicas that a tier should have.", ["tier"], registry=registry)
     need = Gauge("aio_fleet_need_replicas", "Replicas that will be wholly busy.", ["tier"], registry=registry)
-    known = Gauge("aio_fleet_known", "Whether all gateways answered the last scrape.", ["tier"], registry=registry)
+    scraped = Gauge("aio_fleet_known", "Whether all gateways answered the last scrape.", ["tier"], registry=registry)
     for tier, target in targets.tiers.items():
         wanted.labels(tier).set(target.target)
         need.labels(tier).set(target.need)
-        known.labels(tier).set(target.known)
+        scraped.labels(tier).set(target.known)
     return generate_latest(registry)

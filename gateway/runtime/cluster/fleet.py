@@ -72,7 +72,9 @@ def deploy(
     for core in dict.fromkeys(core for core, _ in wanted):
         # What one pool releases is room for the other.
         lacking = 0
-        for name, few in ((service_of(catalog, core, role), pools[role].fewest) for one, role in wanted if one == core):
+        for name, few in (
+            (service_of(catalog, core, role), pools[role].fewest) for wanted_core, role in wanted if wanted_core == core
+        ):
             lacking += few - (len(_replicas(name)) if name in running else 0)
         if lacking > 0:
             require_room(placement_of(catalog, core, scale.cpus), rooms, lacking)

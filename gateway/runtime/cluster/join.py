@@ -33,14 +33,14 @@ _START = "Start one: aio cluster up, or ray start --head"
 class _Attempt(threading.Thread):
     """`ray.init` on its own thread: it can be neither interrupted nor given a time limit."""
 
-    def __init__(self, given: str, dialled: str) -> None:
+    def __init__(self, ray_address: str, dialled: str) -> None:
         super().__init__(name="join-ray", daemon=True)
-        self.given, self.dialled = given, dialled
+        self.ray_address, self.dialled = ray_address, dialled
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            ray.init(address=self.given, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=self.ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             self.error = error
 
@@ -61,9 +61,9 @@ def join(address: str, *, seconds: float = JOIN_SECONDS) -> None:
             return
         attempt = _attempt
         if attempt is None or not attempt.is_alive():
-            given, dialled = _resolved(address)
+            ray_address, dialled = _resolved(address)
             _require_listener(address, dialled)
-            attempt = _attempt = _Attempt(given, dialled)
+            attempt = _attempt = _Attempt(ray_address, dialled)
             attempt.start()
         attempt.join(seconds)
     if attempt.is_alive():
@@ -80,27 +80,27 @@ def join(address: str, *, seconds: float = JOIN_SECONDS) -> None:
 
 def _resolved(address: str) -> tuple[str, str]:
     """Return what Ray is given for `address`, and what is dialled. Raises ClusterError if `auto` finds nothing."""
-    found = _found_here() if address == "auto" else address
-    host, port = _host_and_port(address, found)
-    if found.startswith(_CLIENT):
-        return found, found
+    dialled = _found_here() if address == "auto" else address
+    host, port = _host_and_port(address, dialled)
+    if dialled.startswith(_CLIENT):
+        return dialled, dialled
     if host in _THIS_MACHINE:
         return f"{_LOOPBACK}:{port}", f"127.0.0.1:{port}"
-    return address, found  # for `auto` Ray also reads the token of a cluster of this machine
+    return address, dialled  # for `auto` Ray also reads the token of a cluster of this machine
 
 
 def _found_here() -> str:
     """Return the address of a cluster of this machine, or of the environment. Raises ClusterError."""
     try:
-        found: str | None = get_ray_address_from_environment("auto", None)
+        address: str | None = get_ray_address_from_environment("auto", None)
     except ConnectionError:
-        found = None
-    if not found:
+        address = None
+    if not address:
         raise ClusterError(
             "no Ray cluster on this machine: RAY_ADDRESS is not set, and no process of Ray runs here. "
             f"{_START}. For one on other machines give its address, HOST:PORT or ray://HOST:PORT"
         )
-    return found
+    return address
 
 
 def _require_listener(address: str, dialled: str) -> None:
@@ -120,11 +120,11 @@ def _require_listener(address: str, dialled: str) -> None:
             ) from error
 
 
-def _host_and_port(given: str, address: str) -> tuple[str, int]:
+def _host_and_port(named: str, address: str) -> tuple[str, int]:
     """Raises ClusterError for what is not an address."""
     host, _, port = address.removeprefix(_CLIENT).rpartition(":")
     if not host or not port.isdecimal():
-        raise ClusterError(f"{given!r} is not the address of a Ray cluster: give auto, HOST:PORT or ray://HOST:PORT")
+        raise ClusterError(f"{named!r} is not the address of a Ray cluster: give auto, HOST:PORT or ray://HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -74,7 +74,7 @@ def summed_past(past: CoreStats | None, gone: CoreStats) -> CoreStats:
 
 
 def _named(name: str, stats: Sequence[CoreStats]) -> list[ModelStats]:
-    return [model for one in stats for model in one.models if model.name == name]
+    return [model for core in stats for model in core.models if model.name == name]
 
 
 def _counts_alone(stats: CoreStats) -> CoreStats:
@@ -123,40 +123,40 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 def _added(lists: Sequence[list[int]]) -> list[int]:
     longest = max(map(len, lists))
-    return [sum(one[i] for one in lists if i < len(one)) for i in range(longest)]
+    return [sum(counts[i] for counts in lists if i < len(counts)) for i in range(longest)]
 
 
 def _by_size(counts: Sequence[dict[int, int]]) -> dict[int, int]:
-    sizes = sorted({size for one in counts for size in one})
-    return {size: sum(one.get(size, 0) for one in counts) for size in sizes}
+    sizes = sorted({size for by_size in counts for size in by_size})
+    return {size: sum(by_size.get(size, 0) for by_size in counts) for size in sizes}
 
 
 def _merged_joins(joins: Sequence[JoinStats]) -> list[JoinStats]:
-    found: list[JoinStats] = []
+    merged_joins: list[JoinStats] = []
     for decoding in sorted({join.decoding for join in joins}):
         same = [join for join in joins if join.decoding == decoding]
         counts = [join.count for join in same]
         seconds = _mean([join.seconds_mean for join in same], counts)
         per_token = _mean([join.seconds_per_token for join in same], counts)
-        found.append(JoinStats(decoding, sum(counts), seconds, per_token))
-    return found
+        merged_joins.append(JoinStats(decoding, sum(counts), seconds, per_token))
+    return merged_joins
 
 
 def _merged_speculation(all_of: Sequence[SpeculationStats]) -> SpeculationStats | None:
     if not all_of:
         return None
     return SpeculationStats(
-        proposed=_added([one.proposed for one in all_of]),
-        accepted=_added([one.accepted for one in all_of]),
-        rounds=sum(one.rounds for one in all_of),
-        seconds=sum(one.seconds for one in all_of),
-        plain_seconds=sum(one.plain_seconds for one in all_of),
+        proposed=_added([stats.proposed for stats in all_of]),
+        accepted=_added([stats.accepted for stats in all_of]),
+        rounds=sum(stats.rounds for stats in all_of),
+        seconds=sum(stats.seconds for stats in all_of),
+        plain_seconds=sum(stats.plain_seconds for stats in all_of),
     )
 
 
 def _merged_swap(all_of: Sequence[SwapStats]) -> SwapStats:
     summed: dict[str, Any] = {
-        name: sum(getattr(one, name) for one in all_of) for name in (*_SWAP_LEVELS, *_SWAP_COUNTS)
+        name: sum(getattr(stats, name) for stats in all_of) for name in (*_SWAP_LEVELS, *_SWAP_COUNTS)
     }
     return msgspec.structs.replace(all_of[0], **summed)
 
@@ -166,7 +166,7 @@ def _merged_pipeline(all_of: Sequence[PipelineStats]) -> PipelineStats | None:
         return None
     return PipelineStats(
         stages=all_of[0].stages,
-        steps=sum(one.steps for one in all_of),
-        micro_batches=sum(one.micro_batches for one in all_of),
-        idle_sum=sum(one.idle_sum for one in all_of),
+        steps=sum(stats.steps for stats in all_of),
+        micro_batches=sum(stats.micro_batches for stats in all_of),
+        idle_sum=sum(stats.idle_sum for stats in all_of),
     )

@@ -68,14 +68,14 @@ def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:
 def require_room(placement: CorePlacement, nodes: Sequence[NodeRoom], replicas: int = 1) -> list[list[str]]:
     """Return the nodes of the bundles of each of `replicas`, in order. Raises `NoRoomError` with what fails."""
     free = {node.name: dict(node.free) for node in nodes}
-    found: list[list[str]] = []
+    node_lists: list[list[str]] = []
     for number in range(replicas):
         placed = _placed(placement, free)
         if placed is None:
             of = f"replica {number + 1} of {replicas}: " if replicas > 1 else ""
             raise NoRoomError(f"the cluster has no room for {placement.core}: {of}{_why(placement, free)}")
-        found.append(placed)
-    return found
+        node_lists.append(placed)
+    return node_lists
 
 
 def _placed(placement: CorePlacement, free: dict[str, dict[str, float]]) -> list[str] | None:

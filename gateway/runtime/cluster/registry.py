@@ -43,8 +43,8 @@ class Registry:
         self._heard.setdefault(service, {})[replica.name] = (time.monotonic(), replica)
 
     def replicas(self, service: str) -> list[ReplicaAnnouncement]:
-        known, now = self._heard.get(service, {}), time.monotonic()
-        for name, (at, _) in list(known.items()):
+        heard, now = self._heard.get(service, {}), time.monotonic()
+        for name, (at, _) in list(heard.items()):
             if now - at > FORGET_SECONDS:
-                del known[name]
-        return [replica for _, replica in known.values()]
+                del heard[name]
+        return [replica for _, replica in heard.values()]

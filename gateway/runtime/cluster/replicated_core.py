@@ -194,7 +194,10 @@ class ReplicatedCore(CoreClient):
         present = [reading for reading in readings if reading is not None]
         if not present:
             raise self._gone()
-        answering = sum(r is not None and one.role != "prefill" for one, r in zip(replicas, readings, strict=True))
+        answering = sum(
+            reading is not None and replica.role != "prefill"
+            for replica, reading in zip(replicas, readings, strict=True)
+        )
         past = [stats for name, stats in self._lost.items() if name not in self._replicas]
         past = past if self._past is None else [*past, self._past]
         return self._handover.added_to(merged("", present, past, answering=answering))
@@ -253,20 +256,20 @@ class ReplicatedCore(CoreClient):
     async def _look(self) -> None:
         """Start connecting to new replicas, and release those that leave."""
         try:
-            announced = {one.name: one for one in await self._discover()}
+            announced = {announcement.name: announcement for announcement in await self._discover()}
         except Exception as error:
             self._note(f"replicas cannot be listed: {error}")
             return
         for name in self._lost.keys() - announced.keys():
             self._past = summed_past(self._past, self._lost.pop(name))
-        for one in announced.values():
-            replica = self._replicas.get(one.name)
-            if replica is not None and one.leaving:
+        for announcement in announced.values():
+            replica = self._replicas.get(announcement.name)
+            if replica is not None and announcement.leaving:
                 replica.leaving = True
                 if not replica.in_flight:
                     self._leave(replica)
-            elif replica is None and not one.leaving and one.name not in self._connecting:
-                self._connecting[one.name] = once(self._join(one), f"a replica of {self._title}")
+            elif replica is None and not announcement.leaving and announcement.name not in self._connecting:
+                self._connecting[announcement.name] = once(self._join(announcement), f"a replica of {self._title}")
         if not announced and not self._replicas:
             self._note("no replica serves yet")
 

@@ -36,7 +36,7 @@ class CoreAdapters:
 
     Every load and unload, and every refusal, is recorded in `trail` as a change of the knob `adapter`: from the
     previous name to the served name and folder. `folder`: the only one that adapters may be in, symbolic links
-    resolved; None for any. The tiers of `catalog` keep the adapters that they bind. `known`: see
+    resolved; None for any. The tiers of `catalog` keep the adapters that they bind. `loaded`: see
     `Engine.adapters`; what a core answers is noted there at once, since it may die before the next look at it.
     """
 
@@ -47,10 +47,10 @@ class CoreAdapters:
         folder: Path | None = None,
         *,
         catalog: CatalogInUse,
-        known: Mapping[str, dict[str, list[LoadedAdapter]]],
+        loaded: Mapping[str, dict[str, list[LoadedAdapter]]],
     ) -> None:
         self._cores, self._trail, self._folder = dict(cores), trail, folder
-        self._catalog, self._known = catalog, known
+        self._catalog, self._loaded = catalog, loaded
 
     async def served_names(self) -> list[str]:
         """Return `MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
@@ -90,7 +90,7 @@ class CoreAdapters:
             raise bad_request(f"{error}.", error.param, "invalid_value") from None
         except CoreGoneError as error:
             raise core_gone(error) from error
-        self._known[core_name][model] = loaded_into(model, adapters)
+        self._loaded[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, None, f"{name}: {path}")
         return adapters
 
@@ -111,7 +111,7 @@ class CoreAdapters:
             raise ApiError(404, f"{error}.", param=error.param, code="adapter_not_found") from None
         except CoreGoneError as error:
             raise core_gone(error) from error
-        self._known[core_name][model] = loaded_into(model, adapters)
+        self._loaded[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, name, None)
         return adapters
 

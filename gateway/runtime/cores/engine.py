@@ -74,8 +74,8 @@ class Engine:
         waits = set(self._loading.values())
         while first in waits:
             done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for task in done:
+                task.result()
 
     async def stay_connected(self, name: str, tried: asyncio.Event) -> None:
         """Connect to a core in another process, again whenever the connection is lost. Sets `tried` after the first."""
@@ -157,12 +157,12 @@ class Engine:
             elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None and tier.engine() is None]
             elsewhere += self.targets.values()
             starting = [asyncio.ensure_future(self._first_start(tier)) for tier in elsewhere]
-            for one in starting:
-                await stack.enter_async_context(cancelled_at_end(one))
+            for task in starting:
+                await stack.enter_async_context(cancelled_at_end(task))
             if starting:
                 await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-            for tier, one in zip(elsewhere, starting, strict=True):
-                if one.done() and not one.result():
+            for tier, task in zip(elsewhere, starting, strict=True):
+                if task.done() and not task.result():
                     name = f"start of {_name_of(tier)}"
                     await stack.enter_async_context(background(partial(self._keep_starting, tier), name))
             yield

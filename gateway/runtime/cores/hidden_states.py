@@ -107,12 +107,12 @@ def require_model(spec: StateSpec, catalog: Catalog, cache_dir: Path) -> ModelSp
     served = []
     for model in catalog.core.models:
         try:
-            found = file_fingerprint(resolve_model_path(model.path), cache_dir)
+            fingerprint = file_fingerprint(resolve_model_path(model.path), cache_dir)
         except ModelFileError:
-            found = "not on this machine"
-        if (found, model.compute) == (spec.fingerprint, spec.compute):
+            fingerprint = "not on this machine"
+        if (fingerprint, model.compute) == (spec.fingerprint, spec.compute):
             return model
-        served.append(f"{model.name} ({model.compute}, {found[:19]})")
+        served.append(f"{model.name} ({model.compute}, {fingerprint[:19]})")
     raise ArtefactError(
         f"its encoder reads hidden states of {spec.model} ({spec.compute}, {spec.fingerprint[:12]}), which the core of "
         f"catalogue '{catalog.name}' does not serve; it serves {', '.join(served) or 'nothing'}. Serve that model, "

@@ -90,10 +90,10 @@ class _Failure(msgspec.Struct):
 async def load_ollama_model(client: httpx.AsyncClient, model: str, say: Callable[[str], None]) -> None:
     """Pull `model` unless it is there, then load it. `say` gets lines of progress. Raises `EngineProblem`."""
     try:
-        known, reason = await _post(client, "/api/show", {"model": model})
-        if known.status_code == 404:
+        shown, reason = await _post(client, "/api/show", {"model": model})
+        if shown.status_code == 404:
             await _pull(client, model, say)
-        elif known.status_code != 200:
+        elif shown.status_code != 200:
             raise EngineProblem(f"ollama does not know the model {model}: {_error(reason)}")
         say(f"ollama loads {model}")
         # Without a prompt it only loads.
@@ -233,21 +233,21 @@ class EngineProcess:
 
     async def _started(self, port: HeldPort) -> tuple[EngineChild, str]:
         """Start the program and return it with its address once it can answer. Raises `EngineProblem`."""
-        found = shutil.which(self._program.name, path=self._environ.get("PATH"))
-        if found is None:
+        path = shutil.which(self._program.name, path=self._environ.get("PATH"))
+        if path is None:
             raise EngineProblem(
                 f"the program {self._program.name} is not installed or not on PATH; install it: {self._program.install}"
             )
         model = await self._model()
         began, number = time.monotonic(), port.number
         key = secrets.token_hex(16) if self._program.takes_key else ""
-        command = command_line(self.spec, found, model, served_name(self.spec.model, self._program), number, key)
+        command = command_line(self.spec, path, model, served_name(self.spec.model, self._program), number, key)
         environment = child_environment(self.spec, self._environ, self._secret, number, key)
         self.status = msgspec.structs.replace(self.status, start=self.status.start + 1, key=key)
         self._set("starting", f"{self._program.name} is starting")
         self._log.forget_lines()
         self._log.write(f"--- start {self.status.start}: {' '.join(arg for arg in command if arg != key)}\n".encode())
-        log.info("tier '%s': starting %s on port %d, its output is in %s", self.name, found, number, self._log.path)
+        log.info("tier '%s': starting %s on port %d, its output is in %s", self.name, path, number, self._log.path)
         self._child = child = await EngineChild.start(command, environment, self._log, self._timing.grace)
         address = f"http://{HOST}:{number}"
         try:

@@ -47,8 +47,8 @@ async def set_budget(
     async with tenancy_transaction(database) as connection:
         subject_id = subject if static else await _subject_id(connection, kind, subject)
         same = (budgets.c.subject_kind == kind, budgets.c.subject == subject_id, budgets.c.period == period)
-        found = (await connection.execute(select(budgets).where(*same))).mappings().first()
-        budget_id = await add_budget(connection, writes, kind, subject_id, period, amount_usd, found)
+        row = (await connection.execute(select(budgets).where(*same))).mappings().first()
+        budget_id = await add_budget(connection, writes, kind, subject_id, period, amount_usd, row)
         await writes.send(connection)
         await budgets_changed(connection)
     return budget_id
@@ -90,10 +90,10 @@ async def remove_budget(database: Database, budget_id: str, order: Order) -> Non
     async with tenancy_transaction(database) as connection:
         mine = budgets.c.budget_id == budget_id
         # Locked first, like every lease of it.
-        found = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()
-        if found is None:
+        row = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()
+        if row is None:
             raise UnknownSubjectError(f"there is no budget {budget_id[:128]!r}", "budget_id")
-        add_removal(writes := Writes(order), found)
+        add_removal(writes := Writes(order), row)
         await writes.send(connection)
         await budgets_changed(connection)
 
@@ -140,10 +140,10 @@ async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float)
         .group_by(columns.budget_id, columns.period_key)
     )
     async with engine.connect() as connection:
-        found = {(one, key): (spent, leased) for one, key, spent, leased in await connection.execute(query)}
+        usage = {(budget_id, key): (spent, leased) for budget_id, key, spent, leased in await connection.execute(query)}
     states = []
     for row in rows:
-        spent, leased = found.get((row["budget_id"], keys[row["budget_id"]]), (0, 0))
+        spent, leased = usage.get((row["budget_id"], keys[row["budget_id"]]), (0, 0))
         states.append(
             BudgetState(
                 **{name: row[name] for name in ("budget_id", "subject_kind", "subject", "period")},
@@ -156,18 +156,18 @@ async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float)
     return states
 
 
-async def id_of(connection: AsyncConnection, kind: str, given: str) -> str | None:
+async def id_of(connection: AsyncConnection, kind: str, subject: str) -> str | None:
     """Return the id of a key or team of this id or name; None if there is none."""
     key, name = _SUBJECTS[kind]
-    found: str | None = await connection.scalar(select(key).where(or_(key == given, name == given)))
-    return found
+    subject_id: str | None = await connection.scalar(select(key).where(or_(key == subject, name == subject)))
+    return subject_id
 
 
 async def _subject_id(connection: AsyncConnection, kind: str, subject: str) -> str:
-    found = await id_of(connection, kind, subject)
-    if found is None:
+    subject_id = await id_of(connection, kind, subject)
+    if subject_id is None:
         raise UnknownSubjectError(f"there is no {kind} {subject[:128]!r}", "subject")
-    return found
+    return subject_id
 
 
 async def _count_before(connection: AsyncConnection, writes: Writes, budget: dict[str, Any]) -> None:

@@ -88,9 +88,9 @@ class Slice(msgspec.Struct):
     def wake(self) -> None:
         """Something was released."""
         waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def needed(self, more: int) -> int:
         """Return what must be granted beyond `whole_spent` to hold `more` besides what is held."""
@@ -184,7 +184,7 @@ class BudgetLeases:
         release: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for budget in budgets:
             if (part := self._slices.get((budget.budget_id, period_key(budget.period, now)))) is not None:
-                part.waiting = [*(one for one in part.waiting if not one.done()), release]
+                part.waiting = [*(waiter for waiter in part.waiting if not waiter.done()), release]
         return release
 
     async def tell(self) -> None:

@@ -294,11 +294,11 @@ class Directory:
             return self._static_caller(key_id)
         if self._revision is None:
             raise KeysUnavailableError
-        known = self._known.newest(key_id)
-        if known is None:
+        key = self._known.newest(key_id)
+        if key is None:
             raise UnknownKeyError("This API key no longer exists.")
-        self._check(known)
-        return known.caller
+        self._check(key)
+        return key.caller
 
     def admin_with(self, digest: bytes) -> Caller:
         """As `admin_caller`, for a key with this SHA-256."""
@@ -316,10 +316,10 @@ class Directory:
             return static
         if self._revision is None:
             raise KeysUnavailableError
-        for known in self._known.secrets_of(key_id):
-            if is_right(known.digest):
-                self._check(known)
-                return known.caller
+        for key in self._known.secrets_of(key_id):
+            if is_right(key.digest):
+                self._check(key)
+                return key.caller
         raise UnknownKeyError("Wrong API key.")
 
     async def load(self) -> bool:
@@ -349,18 +349,18 @@ class Directory:
             since = _UNREAD if self._revision is None else self._revision
             # The revision only decreases if an earlier state of the database was restored; then everything is read.
             afresh = since == _UNREAD or revision < since
-            known, since = (KnownKeys(self._catalog.current, {}), _UNREAD) if afresh else (self._known, since)
+            known_keys, since = (KnownKeys(self._catalog.current, {}), _UNREAD) if afresh else (self._known, since)
             charges = None
             if afresh or of_budgets != self._budgets_revision:
-                known.charge(charges := await self._charges(connection))
+                known_keys.charge(charges := await self._charges(connection))
             order = (api_keys.c.revision, api_keys.c.key_id)
             async for row in _pages(connection, _KEYS_WITH_TEAMS, order, (since, "")):
-                known.put(row)
-        self._known, self._revision, self._budgets_revision = known, revision, of_budgets
+                known_keys.put(row)
+        self._known, self._revision, self._budgets_revision = known_keys, revision, of_budgets
         if charges is not None:
             charged = {name: charges.get(("key", name)) for name in self._keys.names}
             self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
-        self._is_lost = self._is_marked and not known.ask_for_answers and not self._keys
+        self._is_lost = self._is_marked and not known_keys.ask_for_answers and not self._keys
         if afresh and self._is_lost:
             log.warning(
                 "the database has no key for answers, but %s says that there were some, so every caller needs a key: "
@@ -369,9 +369,9 @@ class Directory:
                 self._marker,
             )
         # A gateway that asked for keys goes on asking, though the only key was given another scope.
-        self._requires_keys |= known.ask_for_answers
+        self._requires_keys |= known_keys.ask_for_answers
         self._say_an_end(now)
-        self._stored_admin = known.administer(now)
+        self._stored_admin = known_keys.administer(now)
         self._mark()
         return True
 
@@ -433,19 +433,19 @@ class Directory:
     def _known_by(self, digest: bytes) -> Caller:
         if self._revision is None:
             raise KeysUnavailableError
-        found = self._known.with_digest(digest)
-        if found is None:
+        key = self._known.with_digest(digest)
+        if key is None:
             raise UnknownKeyError("Wrong API key.")
-        self._check(found)
-        return found.caller
+        self._check(key)
+        return key.caller
 
-    def _check(self, known: KnownKey) -> None:
-        if known.revoked:
+    def _check(self, key: KnownKey) -> None:
+        if key.revoked:
             raise UnknownKeyError("This API key was revoked.")
-        if known.paused:
+        if key.paused:
             raise UnknownKeyError("This API key is paused until an administrator resumes it.")
-        if self._clock.now() >= known.until:
-            if known.rotated:
+        if self._clock.now() >= key.until:
+            if key.rotated:
                 raise UnknownKeyError("This API key was rotated: use its new secret.")
             raise UnknownKeyError("This API key has expired.")
 

@@ -244,8 +244,8 @@ def add_rotation(writes: Writes, row: Mapping[str, Any], grace_seconds: float, s
     _add_change(writes, row["key_id"], values, "key.rotated", details)
     notice = None
     if older:
-        end = utc_text(max(one["until"] for one in older))
-        prefixes = ", ".join(one["prefix"] for one in older)
+        end = utc_text(max(former["until"] for former in older))
+        prefixes = ", ".join(former["prefix"] for former in older)
         notice = f"Secrets before that one are valid too, to {end} at the latest: {prefixes}"
     return IssuedKey(
         key_id=row["key_id"], name=row["name"], prefix=secret.prefix, key=secret.key, old_until=until, notice=notice
@@ -257,8 +257,8 @@ def _older_secrets(row: Mapping[str, Any], now: float, until: float, secret: Mad
     replaced first: each until the time that its own rotation named, but not beyond `until`."""
     last = {"prefix": row["old_prefix"], "digest": row["old_digest"], "until": row["old_until"]}
     replaced = [] if row["old_digest"] is None else [last, *(row["older_secrets"] or ())]
-    bounded = [one | {"until": min(one["until"], until)} for one in replaced]
-    valid = [one for one in bounded if one["until"] > now and one["digest"] != secret.digest.hex()]
+    bounded = [former | {"until": min(former["until"], until)} for former in replaced]
+    valid = [former for former in bounded if former["until"] > now and former["digest"] != secret.digest.hex()]
     return valid[:_MOST_OLDER]
 
 
@@ -336,7 +336,7 @@ async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
     """Return the row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         row = await _key(connection, key)
-    older = [{"prefix": one["prefix"], "until": one["until"]} for one in row["older_secrets"] or ()]
+    older = [{"prefix": former["prefix"], "until": former["until"]} for former in row["older_secrets"] or ()]
     return {name: value for name, value in row.items() if name not in UNSHOWN} | {"older_secrets": older or None}
 
 
@@ -412,10 +412,10 @@ async def _key(connection: AsyncConnection, key: str) -> dict[str, Any]:
 
 async def _team_id(connection: AsyncConnection, team: str) -> str:
     query = select(teams.c.team_id).where(or_(teams.c.team_id == team, teams.c.name == team))
-    found: str | None = await connection.scalar(query)
-    if found is None:
+    team_id: str | None = await connection.scalar(query)
+    if team_id is None:
         raise UnknownSubjectError(f"there is no team {team[:128]!r}", "team")
-    return found
+    return team_id
 
 
 async def _stamp(database: Database, key: str, order: Order, action: str, column: str, value: float | None) -> str:

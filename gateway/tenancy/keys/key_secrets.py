@@ -105,8 +105,8 @@ def _has_words(text: str) -> bool:
     words = re.findall("[A-Z]?[a-z]{2,}|[A-Z]{3,}", text)
     pairs = [word[at : at + 2].lower() for word in words for at in range(len(word) - 1)]
     deviation = math.sqrt(len(pairs) * _RANDOM_SHARE * (1 - _RANDOM_SHARE))
-    known = sum(pair in _PAIRS for pair in pairs)
-    return len(pairs) >= _FEWEST_PAIRS and known > len(pairs) * _RANDOM_SHARE + _DEVIATIONS * deviation
+    english = sum(pair in _PAIRS for pair in pairs)
+    return len(pairs) >= _FEWEST_PAIRS and english > len(pairs) * _RANDOM_SHARE + _DEVIATIONS * deviation
 
 
 KEY_START = "sk-aio-"
@@ -174,11 +174,11 @@ class ApiKeys:
 
     def owner_of(self, digest: bytes) -> str | None:
         """Return the name of the key with this SHA-256, or None."""
-        found = None
-        for name, known in self._digests.items():
-            if hmac.compare_digest(digest, known):
-                found = name
-        return found
+        owner = None
+        for name, key_digest in self._digests.items():
+            if hmac.compare_digest(digest, key_digest):
+                owner = name
+        return owner
 
 
 class SettingsKeys(NamedTuple):

@@ -30,7 +30,7 @@ async def read_key_use(engine: AsyncEngine, keys: tuple[str, ...], now: float) -
     refused = select(func.sum(refused_requests.c.count)).where(
         refused_requests.c.key_id == api_keys.c.key_id, refused_requests.c.created_at >= now - REFUSED_SECONDS
     )
-    figures = (one.scalar_subquery() for one in (spent, last, refused))
+    figures = (aggregate.scalar_subquery() for aggregate in (spent, last, refused))
     query = select(api_keys.c.key_id, *figures).where(api_keys.c.key_id.in_(keys))
     async with engine.connect() as connection:
         rows = [tuple(row) for row in await connection.execute(query)]

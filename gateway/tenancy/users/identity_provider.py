@@ -98,10 +98,10 @@ def _file_secret(path: Path) -> bytes:
                 os.link(temporary, path)
         finally:
             os.unlink(temporary)
-        found = path.read_bytes()
+        secret = path.read_bytes()
     except OSError:
         return fresh
-    return found if len(found) == _SECRET_BYTES else fresh
+    return secret if len(secret) == _SECRET_BYTES else fresh
 
 
 T = TypeVar("T")
@@ -226,14 +226,14 @@ class IdentityProvider:
     async def _metadata(self) -> _Metadata:
         if self._known is not None and time.monotonic() < self._known[0] + METADATA_SECONDS:
             return self._known[1]
-        found = await _json(self._client.build_request("GET", self._issuer + DISCOVERY), self._client, _Metadata)
+        metadata = await _json(self._client.build_request("GET", self._issuer + DISCOVERY), self._client, _Metadata)
         for name in _ADDRESSES:
-            if (address := getattr(found, name)) is not None:
+            if (address := getattr(metadata, name)) is not None:
                 _demand_address(f"The provider's {name}", address)
-        if found.issuer.rstrip("/") != self._issuer:
-            raise SignInError(f"The provider calls itself {found.issuer!r:.200}, and AIO_OIDC_ISSUER another name.")
-        self._known = (time.monotonic(), found)
-        return found
+        if metadata.issuer.rstrip("/") != self._issuer:
+            raise SignInError(f"The provider calls itself {metadata.issuer!r:.200}, and AIO_OIDC_ISSUER another name.")
+        self._known = (time.monotonic(), metadata)
+        return metadata
 
     async def _tokens(self, metadata: _Metadata, code: str, attempt: Attempt, redirect_url: str) -> _Tokens:
         form = {
@@ -286,37 +286,37 @@ class IdentityProvider:
 
     async def _with_userinfo(self, url: str, access_token: str, claims: dict[str, Any]) -> dict[str, Any]:
         request = self._client.build_request("GET", url, headers={"authorization": f"Bearer {access_token}"})
-        found = await _json(request, self._client, dict[str, Any])
-        if found.get("sub") != claims["sub"]:
+        userinfo = await _json(request, self._client, dict[str, Any])
+        if userinfo.get("sub") != claims["sub"]:
             raise SignInError("The provider's user information is that of another account.")
-        return found | {name: value for name, value in claims.items() if value is not None}
+        return userinfo | {name: value for name, value in claims.items() if value is not None}
 
     def _role_of(self, claims: Mapping[str, Any]) -> Role | None:
         """Return the highest role of the account's groups. Raises `SignInError` where they are unknown."""
         claim = self._settings.oidc_groups_claim
-        given = claims.get(claim)
-        if given is None and _are_elsewhere(claims, claim):
+        claimed = claims.get(claim)
+        if claimed is None and _are_elsewhere(claims, claim):
             raise SignInError(
                 f"The account has so many groups that the provider does not send them. Let it send fewer in the claim "
                 f"{claim}, such as those assigned to the application, or send roles and name their claim in "
                 "AIO_OIDC_GROUPS_CLAIM."
             )
-        groups = _groups_of(claim, given)
+        groups = _groups_of(claim, claimed)
         held = {role for group, role in self._roles.items() if group == "*" or group in groups}
         return next((role for role in reversed(ROLES) if role in held), None)
 
 
-def _groups_of(claim: str, given: Any) -> set[str]:
+def _groups_of(claim: str, claimed: Any) -> set[str]:
     """Return the names of a list, of an object of objects (as Zitadel writes roles), or of one text."""
-    match given:
+    match claimed:
         case None:
             return set()
         case str():
-            return {given}
+            return {claimed}
         case list():
-            return {group for group in given if isinstance(group, str)}
+            return {group for group in claimed if isinstance(group, str)}
         case dict():
-            return {group for group, held in given.items() if isinstance(held, dict)}
+            return {group for group, held in claimed.items() if isinstance(held, dict)}
     raise ProviderAnswerError(f"The provider's answer cannot be read: its claim {claim} is no list of names.")
 
 

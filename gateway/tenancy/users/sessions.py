@@ -70,8 +70,8 @@ class Sessions:
         except (SQLAlchemyError, OSError) as error:
             if holder.user_name is not None:
                 raise SessionsUnavailableError from error
-            known = _Known(**whose, role=None, expires_at=now + SESSION_SECONDS, looked_at=now)
-            self._keep(_id_of(token), known)
+            session = _Known(**whose, role=None, expires_at=now + SESSION_SECONDS, looked_at=now)
+            self._keep(_id_of(token), session)
         return token
 
     async def end(self, token: str) -> None:
@@ -83,15 +83,15 @@ class Sessions:
     async def caller(self, token: str) -> Caller | None:
         """Return who is signed in with this token; None without a valid session. Raises `SessionsUnavailableError`."""
         session_id, now = _id_of(token), self._clock.now()
-        known = self._known.get(session_id)
-        if known is None or now - known.looked_at >= RECHECK_SECONDS:
-            known = await self._look(session_id, known, now)
-        if known is None or known.expires_at <= now:
+        session = self._known.get(session_id)
+        if session is None or now - session.looked_at >= RECHECK_SECONDS:
+            session = await self._look(session_id, session, now)
+        if session is None or session.expires_at <= now:
             self._known.pop(session_id, None)
             return None
-        return self._caller_of(known, token)
+        return self._caller_of(session, token)
 
-    async def _look(self, session_id: str, known: _Known | None, now: float) -> _Known | None:
+    async def _look(self, session_id: str, session: _Known | None, now: float) -> _Known | None:
         users = dashboard_users
         query = (
             select(dashboard_sessions, users.c.role)
@@ -102,30 +102,30 @@ class Sessions:
             async with self._engine.connect() as connection:
                 row = (await connection.execute(query)).mappings().first()
         except (SQLAlchemyError, OSError) as error:
-            if known is None:
+            if session is None:
                 raise SessionsUnavailableError from error
-            return known
+            return session
         if row is None:
             return None
-        found = _Known(row["user_name"], row["key_id"], row["key_proof"], row["role"], row["expires_at"], now)
-        self._keep(session_id, found)
-        return found
+        renewed = _Known(row["user_name"], row["key_id"], row["key_proof"], row["role"], row["expires_at"], now)
+        self._keep(session_id, renewed)
+        return renewed
 
-    def _keep(self, session_id: str, known: _Known) -> None:
-        self._known[session_id] = known
+    def _keep(self, session_id: str, session: _Known) -> None:
+        self._known[session_id] = session
         self._known.move_to_end(session_id)
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def _caller_of(self, known: _Known, token: str) -> Caller | None:
-        if known.user_name is not None:
-            scopes = SCOPES_OF.get(known.role or "")
-            name = known.user_name
+    def _caller_of(self, session: _Known, token: str) -> Caller | None:
+        if session.user_name is not None:
+            scopes = SCOPES_OF.get(session.role or "")
+            name = session.user_name
             return None if scopes is None else Caller(key_id=f"user:{name}", name=name, scopes=scopes)
-        proof = (known.key_proof or "").encode()
+        proof = (session.key_proof or "").encode()
         try:
             return self._directory.admin_named(
-                known.key_id or "", lambda digest: hmac.compare_digest(_proof_of(token, digest).encode(), proof)
+                session.key_id or "", lambda digest: hmac.compare_digest(_proof_of(token, digest).encode(), proof)
             )
         except (UnknownKeyError, KeysUnavailableError):
             return None
