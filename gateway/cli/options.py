@@ -80,9 +80,9 @@ def with_settings(*fields: str, **fixed: Any) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def completed(*arguments: Any, **given: Any) -> Any:
-            overrides = {field: given.pop(field) for field in fields}
-            return command(*arguments, settings=settings_from(**overrides, **fixed), **given)
+        def completed(*arguments: Any, **options: Any) -> Any:
+            overrides = {field: options.pop(field) for field in fields}
+            return command(*arguments, settings=settings_from(**overrides, **fixed), **options)
 
         return setting_options(*fields)(completed)  # type: ignore[return-value]
 
@@ -145,12 +145,12 @@ def quality_of(text: str) -> float:
     from classifier.complexity.quality_setting import QualitySetting, target_of
 
     try:
-        found: float | None = target_of(msgspec.convert(text, QualitySetting, strict=False))
+        target: float | None = target_of(msgspec.convert(text, QualitySetting, strict=False))
     except msgspec.ValidationError:
-        found = None
-    if found is None:
+        target = None
+    if target is None:
         raise click.BadParameter(f"{text!r} is neither economy, balanced or careful nor a number from 0 to 1.")
-    return found
+    return target
 
 
 def settings_from(**options: Any) -> Settings:

@@ -32,15 +32,15 @@ def options_of(kind: type[msgspec.Struct], argument: str = "options") -> Callabl
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def with_value(*arguments: Any, **given: Any) -> Any:
-            values = {field.encode_name: given.pop(field.name) for field in fields}
+        def with_value(*arguments: Any, **options: Any) -> Any:
+            values = {field.encode_name: options.pop(field.name) for field in fields}
             try:
                 value = msgspec.convert(values, kind)
             except msgspec.ValidationError as error:
                 from tiers.dialects.decoding import explained
 
                 raise click.UsageError(explained(error, kind)) from error
-            return command(*arguments, **given, **{argument: value})
+            return command(*arguments, **options, **{argument: value})
 
         texts: dict[str, str] = {}
         for base in reversed(kind.__mro__):

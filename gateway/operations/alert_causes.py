@@ -69,7 +69,7 @@ async def spent_budgets(engine: AsyncEngine, now: float) -> list[Cause]:
         of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(named))
         of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(named))
         names = {row[0]: row[1] for row in await connection.execute(of_keys.union_all(of_teams))} if named else {}
-    found = []
+    causes = []
     for row in rows:
         ref = BudgetRef(
             budget_id=row.budget_id,
@@ -79,12 +79,13 @@ async def spent_budgets(engine: AsyncEngine, now: float) -> list[Cause]:
         )
         began = period_bounds(keys[row.period])[0]
         is_refused = refused.get((row.subject, _limit(ref)), -1.0) >= began
-        level = 100 if is_refused else next((one for one in LEVELS if row.spent * 100 >= row.amount_microusd * one), 0)
+        reached = (percent for percent in LEVELS if row.spent * 100 >= row.amount_microusd * percent)
+        level = 100 if is_refused else next(reached, 0)
         if level and row.amount_microusd:
-            found.append(
+            causes.append(
                 _spent(ref, names.get(row.subject, row.subject), keys[row.period], row.spent, level, is_refused)
             )
-    return found
+    return causes
 
 
 def _spent(ref: BudgetRef, name: str, period: str, microusd: int, level: int, is_refused: bool) -> Cause:
@@ -112,12 +113,12 @@ async def _refused(engine: AsyncEngine, now: float) -> dict[tuple[str, str], flo
         .where(r.code == QUOTA_EXCEEDED, r.created_at >= now - REFUSED_SECONDS, r.key_id.is_not(None))
         .group_by(r.key_id, api_keys.c.team_id, r.reason)
     )
-    found: dict[tuple[str, str], float] = {}
+    last_refusals: dict[tuple[str, str], float] = {}
     async with engine.connect() as connection:
         for key, team, reason, at in await connection.execute(query):
             whose = team if reason.startswith("the team's") and team is not None else key
-            found[whose, reason] = max(at, found.get((whose, reason), 0.0))
-    return found
+            last_refusals[whose, reason] = max(at, last_refusals.get((whose, reason), 0.0))
+    return last_refusals
 
 
 async def unlabelled_answers(engine: AsyncEngine, now: float) -> int:
@@ -153,23 +154,23 @@ class RunningCauses:
 
     async def look(self) -> Mapping[str, Sequence[Cause]]:
         """Return them by alert."""
-        found: dict[str, Sequence[Cause]] = {"AioTierDown": tiers_out(self._tiers(), self._source)}
+        causes: dict[str, Sequence[Cause]] = {"AioTierDown": tiers_out(self._tiers(), self._source)}
         worth = None if self._constant.last is None else self._constant.last.catalogue
         if worth is not None:
             pays = worth.verdict != "does_not_pay"
             summary = self._constant.in_words(worth)
             name = "AioRoutingDoesNotPay"
-            found[name] = [] if pays else [Cause(name=name, key=name, summary=summary)]
-        await self._add(found, "AioBudget", self._budgets)
+            causes[name] = [] if pays else [Cause(name=name, key=name, summary=summary)]
+        await self._add(causes, "AioBudget", self._budgets)
         if self._verifies:
-            await self._add(found, "AioLabelsSilent", self._silent)
-        return found
+            await self._add(causes, "AioLabelsSilent", self._silent)
+        return causes
 
     async def _add(
-        self, found: dict[str, Sequence[Cause]], name: str, read: Callable[[], Awaitable[Sequence[Cause]]]
+        self, causes: dict[str, Sequence[Cause]], name: str, read: Callable[[], Awaitable[Sequence[Cause]]]
     ) -> None:
         try:
-            found[name] = await read()
+            causes[name] = await read()
         except (SQLAlchemyError, OSError) as error:
             log.warning("alert %s cannot be checked: %s", name, type(error).__name__)
 

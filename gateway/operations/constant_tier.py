@@ -58,39 +58,39 @@ class ConstantFollower:
 
     async def look(self) -> WorthFound:
         """Read the verdicts and act on them as the knob says now; every change of what answers is audited."""
-        routing, found = self._routing, await self.found()
+        routing, verdicts = self._routing, await self.found()
         act = routing.knobs.active.constant == "act" and routing.knobs.active.mode == "route"
-        now = constants_of(found) if act else {}
-        await self._audit(now, found)
-        routing.constants, self.last = now, found
-        self._metrics.show_worth("not_known_yet" if found.catalogue is None else found.catalogue.verdict)
+        now = constants_of(verdicts) if act else {}
+        await self._audit(now, verdicts)
+        routing.constants, self.last = now, verdicts
+        self._metrics.show_worth("not_known_yet" if verdicts.catalogue is None else verdicts.catalogue.verdict)
         at = self._clock()
         if self._logged_at is None or at >= self._logged_at + WEEK:
             self._logged_at = at
-            log.info("%s", self.in_words(found.catalogue))
-            for one in found.keys:
-                log.info("key %s: %s", one.key_id or "none", self.in_words(one.worth))
-        return found
+            log.info("%s", self.in_words(verdicts.catalogue))
+            for key_worth in verdicts.keys:
+                log.info("key %s: %s", key_worth.key_id or "none", self.in_words(key_worth.worth))
+        return verdicts
 
     def in_words(self, worth: RoutingWorth | None) -> str:
         """Return a verdict in words, with the names of the tiers that serve now."""
         routing = self._routing
         return in_words(worth, routing.knobs.active.constant, routing.served.catalog.tier_names)
 
-    async def _audit(self, now: dict[str | None, ConstantTier | None], found: WorthFound) -> None:
+    async def _audit(self, now: dict[str | None, ConstantTier | None], verdicts: WorthFound) -> None:
         """Store a row for each key whose constant is another one than the trail says. Processes that look at the same
         time may both store it."""
         row = audit_events.c
         trail = select(row.subject, row.details).where(row.action == CHANGED).order_by(row.audit_event_id)
         async with writing_first(self._engine).begin() as connection:
             stored = {subject: details["tier"] for subject, details in await connection.execute(trail)}
-            wanted = {CATALOGUE if key is None else key: one and one.tier for key, one in now.items()}
-            reasons = {one.key_id or "": one.worth for one in found.keys}
+            wanted = {CATALOGUE if key is None else key: constant and constant.tier for key, constant in now.items()}
+            reasons = {key_worth.key_id or "": key_worth.worth for key_worth in verdicts.keys}
             for subject in sorted({*stored, *wanted}):
                 tier = wanted.get(subject)
                 if tier == stored.get(subject):
                     continue
-                why = found.catalogue if subject == CATALOGUE else reasons.get(subject)
+                why = verdicts.catalogue if subject == CATALOGUE else reasons.get(subject)
                 ends = "" if tier is not None else "routing decides again. "
                 reason = ends + self.in_words(why)
                 event = audited(self._clock(), "quality loop", CHANGED, subject, reason, {"tier": tier})
@@ -108,18 +108,18 @@ def worth_asked(routing: RoutingService) -> WorthAsked:
     )
 
 
-def constants_of(found: WorthFound) -> dict[str | None, ConstantTier | None]:
+def constants_of(verdicts: WorthFound) -> dict[str | None, ConstantTier | None]:
     """Return what answers in place of routing: by key with a verdict of its own, and by None for all other keys."""
-    own = {one.key_id: one.worth for one in found.keys if one.key_id is not None}
+    own = {key_worth.key_id: key_worth.worth for key_worth in verdicts.keys if key_worth.key_id is not None}
     decided: dict[str | None, ConstantTier | None] = {
         key: _constant(worth) for key, worth in own.items() if worth.verdict != "not_known_yet"
     }
-    whole = None if found.catalogue is None else _constant(found.catalogue)
+    whole = None if verdicts.catalogue is None else _constant(verdicts.catalogue)
     if whole is None and not any(decided.values()):
         return {}
     return {**decided, None: whole}
 
 
 def _constant(worth: RoutingWorth) -> ConstantTier | None:
-    one = worth.constant
-    return None if one is None else ConstantTier(tier=one.tier, meets=one.no_worse.low)
+    constant = worth.constant
+    return None if constant is None else ConstantTier(tier=constant.tier, meets=constant.no_worse.low)

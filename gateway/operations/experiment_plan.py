@@ -28,8 +28,8 @@ def plan_experiment(
     return with_guardrails(Plan(tiers=len(catalog.tiers), prior=prior, serving=serving, **stated), catalog, margins)
 
 
-def with_guardrails(plan: Plan, catalog: Catalog, given: Mapping[Measure, float | None]) -> Plan:
-    """Return `plan` with the margins in `given`, where None is no guardrail, and usual ones for other measures.
+def with_guardrails(plan: Plan, catalog: Catalog, stated: Mapping[Measure, float | None]) -> Plan:
+    """Return `plan` with the margins in `stated`, where None is no guardrail, and usual ones for other measures.
 
     Arm b may usually come to twice arm a's cost and times. Where both arms are tiers and the catalogue says that b's is
     dearer or slower, that is expected: b may come to twice what then follows from the tiers' prices and expected
@@ -37,7 +37,7 @@ def with_guardrails(plan: Plan, catalog: Catalog, given: Mapping[Measure, float 
     `ValueError` for a negative or infinite margin.
     """
     usual = _usual(plan, catalog)
-    margins = {measure: given[measure] if measure in given else usual[measure] for measure in MEASURES}
+    margins = {measure: stated[measure] if measure in stated else usual[measure] for measure in MEASURES}
     return msgspec.structs.replace(plan, guardrails=Guardrails(**margins))
 
 

@@ -68,7 +68,9 @@ class Readiness:
     def problems(self) -> dict[str, str]:
         """What is missing now, with the reason: cores, servers, engines, database, keys, the journal's disk, itself."""
         engines = {f"tier {tier.number}": tier.engine() for tier in self.routing.served.tiers.values()}
-        waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
+        waiting = {
+            name: engine.detail for name, engine in engines.items() if engine is not None and engine.state != "ready"
+        }
         suspended = self.ledger.status().suspended
         journal = {} if suspended is None else {"journal": suspended}
         asked = {"database": self.outages.problem, "keys": self.directory.problem}

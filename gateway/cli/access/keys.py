@@ -124,8 +124,8 @@ def usd_or_none(text: str) -> float | str:
 def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float | None]":
     """Take the budgets out of `options`: those that were given, None for one to be removed."""
     periods: tuple[Period, ...] = ("day", "month", "total")
-    given = {period: options.pop(f"{prefix}{period}") for period in periods}
-    return {period: None if amount == "none" else amount for period, amount in given.items() if amount is not None}
+    amounts = {period: options.pop(f"{prefix}{period}") for period in periods}
+    return {period: None if amount == "none" else amount for period, amount in amounts.items() if amount is not None}
 
 
 @keys.command()
@@ -222,8 +222,8 @@ def limit(key: str, reason: str | None, as_json: bool, settings: Settings, **opt
     async def change(engine: Any) -> dict[str, Any]:
         async with tenancy_transaction(engine) as connection:
             changed = await change_key(connection, key, wanted, order(reason))
-            found = await change_budgets(connection, "key", key, budgets, order(reason)) if budgets else {}
-        return changed | {f"budget_{period}": values for period, values in found.items()}
+            budget_changes = await change_budgets(connection, "key", key, budgets, order(reason)) if budgets else {}
+        return changed | {f"budget_{period}": values for period, values in budget_changes.items()}
 
     changed = with_database(settings, change)
     lines = [
@@ -300,14 +300,16 @@ def apply(file: Path, options: ApplyOptions, reason: str | None, as_json: bool, 
     from gateway.tenancy.keys.key_secrets import keys_of
 
     declared = read_declaration(file, keys_of(settings).answers.names, os.environ)
-    given = order(reason or f"declared in {file}")
+    change_order = order(reason or f"declared in {file}")
     if options.dry_run:
-        done = with_database(settings, lambda engine: differences(engine, declared, given.now, prune=options.prune))
+        done = with_database(
+            settings, lambda engine: differences(engine, declared, change_order.now, prune=options.prune)
+        )
     else:
         done = with_database(
             settings,
             lambda engine: apply_declaration(
-                engine, declared, given, prune=options.prune, grace_seconds=options.grace_hours * 3600
+                engine, declared, change_order, prune=options.prune, grace_seconds=options.grace_hours * 3600
             ),
         )
     if as_json:
@@ -368,13 +370,13 @@ def checked(kind: type[T], value: Any) -> T:
         raise click.BadParameter(explained(error, kind)) from error
 
 
-def _value(given: Any) -> Any:
-    none = given in ("none", ("none",))
-    return None if none else list(given) if isinstance(given, tuple) else given
+def _value(option: Any) -> Any:
+    none = option in ("none", ("none",))
+    return None if none else list(option) if isinstance(option, tuple) else option
 
 
-def _aliases(given: list[str]) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given]
+def _aliases(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
     for name, equals, model in pairs:
         if not name or not equals or not model:
             raise click.UsageError(f"--alias {name}{equals}{model}: give NAME=MODEL, such as gpt-4o=auto.")
@@ -394,7 +396,7 @@ def _value_text(name: str, value: Any) -> str:
     if isinstance(value, float) and name.endswith(("_at", "_until")):
         return utc_text(value)
     if name == "older_secrets" and value:
-        return ", ".join(f"{one['prefix']} until {utc_text(one['until'])}" for one in value)
+        return ", ".join(f"{secret['prefix']} until {utc_text(secret['until'])}" for secret in value)
     is_money = isinstance(value, float) and name.removeprefix("budget_") in ("day", "month", "total")
     return f"${amount_text(value)}" if is_money else _text(value)
 

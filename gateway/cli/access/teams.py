@@ -125,7 +125,13 @@ def budget(team: str, reason: str | None, as_json: bool, settings: Settings, **o
 
     states = with_database(settings, change)
     rows = [
-        [one.period_key, amount_text(one.amount_usd), f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
-        for one in states
+        [
+            state.period_key,
+            amount_text(state.amount_usd),
+            f"{state.spent_usd:.6f}",
+            f"{state.leased_usd:.6f}",
+            state.budget_id,
+        ]
+        for state in states
     ]
     echo_answer(as_json, {"budgets": states}, table(["period", "US dollars", "spent", "leased", "id"], rows))

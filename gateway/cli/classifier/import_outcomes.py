@@ -63,14 +63,14 @@ def import_(file: Path, options: ImportOptions, as_json: bool, settings: Setting
     from tiers.catalog.load import load_catalog
 
     catalog, key_id = load_catalog(settings.catalog), options.key_id
-    found = read_outcomes(file, len(catalog.tiers))
+    file_outcomes = read_outcomes(file, len(catalog.tiers))
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     model = load_artefact(registry.current(), catalog.fingerprint)
 
     async def store(engine: "AsyncEngine") -> "Imported":
         return await import_outcomes(
-            engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=options.margin,
+            engine, model, file_outcomes, tiers=catalog.tier_fingerprints, key_id=key_id, margin=options.margin,
             weight=options.weight, now=time.time(), file=file.name,
         )  # fmt: skip
 
@@ -91,19 +91,19 @@ def list_(as_json: bool, settings: Settings) -> None:
     """Show the imports, newest first, with what each said of the tiers."""
     from quality.learning.outcome_import import list_imports
 
-    found = with_database(settings, list_imports)
+    imports = with_database(settings, list_imports)
     rows = [
         [
-            one.import_id,
-            time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.created_at)),
-            one.file,
-            one.key_id or "",
-            str(one.labels),
-            one.understood.in_words(),
+            stored.import_id,
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(stored.created_at)),
+            stored.file,
+            stored.key_id or "",
+            str(stored.labels),
+            stored.understood.in_words(),
         ]
-        for one in found
+        for stored in imports
     ]
-    echo_answer(as_json, found, table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
+    echo_answer(as_json, imports, table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
 
 
 @outcomes.command("delete")

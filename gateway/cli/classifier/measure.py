@@ -117,7 +117,7 @@ def _shown(outcomes: "EverydayOutcomes", catalog: "Catalog") -> str:
                 catalog.tier(number).name,
                 f"{sum(tier.scores)}/{len(tasks)}",
                 wilson_interval(sum(tier.scores), len(tasks)).shown(),
-                *(f"{sum(found)}/{len(found)}" for found in [*of_kind.values(), *of_level]),
+                *(f"{sum(scores)}/{len(scores)}" for scores in [*of_kind.values(), *of_level]),
                 f"{sum(tier.tokens) / len(tasks):.0f}",
             ]
         )

@@ -149,13 +149,13 @@ def _classifier(settings: Settings, catalog: "Catalog") -> "OutcomeModel":
     return load_artefact(folder, catalog.fingerprint)
 
 
-def _numbers(given: str, most: int) -> list[int]:
+def _numbers(text: str, most: int) -> list[int]:
     try:
-        numbers = sorted({int(part) for part in given.split(",")})
+        numbers = sorted({int(part) for part in text.split(",")})
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers[-1] > most:
-        raise click.UsageError(f"--tiers {given}: give numbers from 1 to {most}, separated by commas")
+        raise click.UsageError(f"--tiers {text}: give numbers from 1 to {most}, separated by commas")
     return numbers
 
 
@@ -206,10 +206,10 @@ def _shown(report: "ProbeReport") -> str:
 
 
 def _accuracies(report: "ProbeReport") -> str:
-    tasks = sorted({task for found in report.accuracies.values() for task in found})
+    tasks = sorted({task for by_task in report.accuracies.values() for task in by_task})
     rows = [
-        [tier, *(f"{found[task][0]}/{found[task][1]}" if task in found else "" for task in tasks)]
-        for tier, found in report.accuracies.items()
+        [tier, *(f"{by_task[task][0]}/{by_task[task][1]}" if task in by_task else "" for task in tasks)]
+        for tier, by_task in report.accuracies.items()
     ]
     return table(["tier", *tasks], rows)
 

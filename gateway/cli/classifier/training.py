@@ -97,14 +97,14 @@ def complexity(rows: Path, options: ComplexityOptions, as_json: bool) -> None:
             [] if options.unrated is None else read_unrated(options.unrated),
         )
         refit_complexity(prior, labelled, unrated, outcome_model, seed=seed).save(target)
-        found = out_of_fold_refits(prior, labelled, unrated, outcome_model, seed=seed)
+        predictions = out_of_fold_refits(prior, labelled, unrated, outcome_model, seed=seed)
     elif target is not None:
         fit_complexity(labelled, outcome_model, seed=seed).save(target)
-        found = out_of_fold(labelled, outcome_model, seed=seed)
+        predictions = out_of_fold(labelled, outcome_model, seed=seed)
     else:
         model = shipped_complexity() if options.model is None else load_complexity(options.model)
-        found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
-    report = measured(labelled, found)
+        predictions = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
+    report = measured(labelled, predictions)
     echo_answer(as_json, report, table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))
 
 
@@ -131,14 +131,14 @@ def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: in
         read_dialogues,
     )
 
-    given = read_dialogues(rows)
+    dialogues = read_dialogues(rows)
     if target is not None:
-        given = [*own_examples(seed), *given]
-        fit_follow_up(given).save(target)
-        found = out_of_fold(given, seed)
+        dialogues = [*own_examples(seed), *dialogues]
+        fit_follow_up(dialogues).save(target)
+        predictions = out_of_fold(dialogues, seed)
     else:
-        found = predicted(shipped_follow_up() if model_file is None else load_follow_up(model_file), given)
-    report = measured(given, found)
+        predictions = predicted(shipped_follow_up() if model_file is None else load_follow_up(model_file), dialogues)
+    report = measured(dialogues, predictions)
     echo_answer(as_json, report, table(["measure", "model"], report.lines()))
 
 

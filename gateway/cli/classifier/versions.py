@@ -62,14 +62,22 @@ def list_versions(as_json: bool, settings: Settings) -> None:
     """Show every version: which serves, which is on trial, and where each comes from."""
     from classifier.registry.version_list import listed_versions
 
-    found = listed_versions(settings.registry_path)
+    versions = listed_versions(settings.registry_path)
     rows = [
-        [one.version, one.status, one.parent or "-", one.encoder, f"{one.rows:,}", f"{one.megabytes:.1f}", one.problem]
-        for one in found
+        [
+            version.version,
+            version.status,
+            version.parent or "-",
+            version.encoder,
+            f"{version.rows:,}",
+            f"{version.megabytes:.1f}",
+            version.problem,
+        ]
+        for version in versions
     ]
     shown = table(["version", "status", "parent", "encoder", "rows", "MB", ""], rows)
-    line = next((one.line for one in found if one.status == "current"), [])
-    echo_answer(as_json, found, f"{shown}\n\nline of the current version: {' <- '.join(line)}")
+    line = next((version.line for version in versions if version.status == "current"), [])
+    echo_answer(as_json, versions, f"{shown}\n\nline of the current version: {' <- '.join(line)}")
 
 
 @click.command()
@@ -206,7 +214,7 @@ def predict(options: PredictOptions, version: str | None, as_json: bool, setting
     from tiers.catalog.load import load_catalog
 
     folder = folder_of(settings.registry_path, version)
-    known = None if options.catalog is None else load_catalog(options.catalog)
+    catalog = None if options.catalog is None else load_catalog(options.catalog)
     began, written = time.perf_counter(), 0
     with atomic_file(options.target) as file:
         for count, lines in predict_lines(
@@ -214,8 +222,8 @@ def predict(options: PredictOptions, version: str | None, as_json: bool, setting
             read_prompts(options.source),
             quality_target=options.quality,
             processes=options.processes,
-            catalogue_fingerprint="" if known is None else known.fingerprint,
-            prior=None if known is None else class_prior(known, settings.data_path),
+            catalogue_fingerprint="" if catalog is None else catalog.fingerprint,
+            prior=None if catalog is None else class_prior(catalog, settings.data_path),
         ):
             file.write(lines)
             written += count
@@ -243,27 +251,30 @@ def explain(prompt: str | None, source: Path | None, version: str | None, as_jso
         raise click.UsageError("give either a PROMPT or --input FILE")
     model = accepted_artefact(folder_of(settings.registry_path, version))
     rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
-    found = [explained(model, row) for row in rows]
-    texts = (_text(one, named=source is not None) for one in found)
-    echo_answer(as_json, found if source is not None else found[0], "\n\n".join(texts))
+    explanations = [explained(model, row) for row in rows]
+    texts = (_text(explanation, named=source is not None) for explanation in explanations)
+    echo_answer(as_json, explanations if source is not None else explanations[0], "\n\n".join(texts))
 
 
-def _text(one: "Explanation", *, named: bool) -> str:
+def _text(explanation: "Explanation", *, named: bool) -> str:
     from classifier.complexity.classes import Complexity
 
-    tiers = [[str(k), f"{ok:.3f}"] for k, ok in enumerate(one.p_ok, start=1)]
+    tiers = [[str(k), f"{ok:.3f}"] for k, ok in enumerate(explanation.p_ok, start=1)]
     lines = [
-        *([f"{one.id}"] if named else []),
-        f"tier {one.tier} for a quality target of {one.quality_target:.3f}: {one.reason}",
+        *([f"{explanation.id}"] if named else []),
+        f"tier {explanation.tier} for a quality target of {explanation.quality_target:.3f}: {explanation.reason}",
         "",
         table(["tier", "P(good enough)"], tiers),
         "",
-        "class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True)),
-        f"classifier {one.version} ({one.kind}); unfamiliar {one.novelty:.2f} (1: no labels of such prompts)",
-        "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
+        "class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, explanation.classes, strict=True)),
+        f"classifier {explanation.version} ({explanation.kind}); unfamiliar {explanation.novelty:.2f} "
+        "(1: no labels of such prompts)",
+        "features: " + (", ".join(f"{name} {value:.3g}" for name, value in explanation.features.items()) or "none"),
     ]
-    if one.looked_at < one.characters:
-        lines.append(f"it looks at {one.looked_at:,} of {one.characters:,} characters")
-    if one.router_instructions:
-        lines.append("skipped, since they ask for a tier:  " + "; ".join(repr(a) for a in one.router_instructions))
+    if explanation.looked_at < explanation.characters:
+        lines.append(f"it looks at {explanation.looked_at:,} of {explanation.characters:,} characters")
+    if explanation.router_instructions:
+        lines.append(
+            "skipped, since they ask for a tier:  " + "; ".join(repr(a) for a in explanation.router_instructions)
+        )
     return "\n".join(lines)

@@ -101,13 +101,13 @@ def deploy(address: str, options: DeployOptions, settings: Settings) -> None:
             click.echo(f"{fleet.service_of(catalog, core, 'prefill')} serves")
 
 
-def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
+def _own_knobs(assignments: tuple[str, ...], prefill: int) -> dict[str, Any]:
     """Raises a click error for a knob that cannot be set, or without prefill replicas to set it on."""
     from inference_core.engine.live_knobs import changed_knobs
     from inference_core.errors import InvalidRequestError
     from inference_core.protocol import Knobs
 
-    knobs = dict(map(assignment, given))
+    knobs = dict(map(assignment, assignments))
     if knobs and not prefill:
         raise click.UsageError("--prefill-knob needs --prefill")
     try:
@@ -145,9 +145,9 @@ def status(address: str, as_json: bool, settings: Settings) -> None:
         cores = {core: (states.get(fleet.service_of(catalog, core), "not deployed"), fleet.announced(catalog, core))
                  for core in catalog.core_names}  # fmt: skip
     rows = [
-        [core, state, *((one.name, one.role, one.node, str(one.address)) if one else ("-",) * 4)]
+        [core, state, *((replica.name, replica.role, replica.node, str(replica.address)) if replica else ("-",) * 4)]
         for core, (state, replicas) in cores.items()
-        for one in (replicas or [None])
+        for replica in (replicas or [None])
     ]
     echo_answer(
         as_json,
@@ -156,14 +156,14 @@ def status(address: str, as_json: bool, settings: Settings) -> None:
                 "state": state,
                 "replicas": [
                     {
-                        "name": one.name,
-                        "node": one.node,
-                        "pid": one.pid,
-                        "address": str(one.address),
-                        "leaving": one.leaving,
-                        "role": one.role,
+                        "name": replica.name,
+                        "node": replica.node,
+                        "pid": replica.pid,
+                        "address": str(replica.address),
+                        "leaving": replica.leaving,
+                        "role": replica.role,
                     }
-                    for one in replicas
+                    for replica in replicas
                 ],
             }
             for core, (state, replicas) in cores.items()

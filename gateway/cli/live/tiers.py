@@ -104,17 +104,17 @@ def refusals(forget: bool, tier: str | None, server: Server, as_json: bool) -> N
     shown = server.ask("GET", "/refusals")
     rows = [
         [
-            one["tier"],
-            one["model"],
-            one["api"],
-            ", ".join(one["parameters"]),
-            f"{one['tenants']} alone" if one["tenants"] else "all",
-            _time(one["until"]),
+            refusal["tier"],
+            refusal["model"],
+            refusal["api"],
+            ", ".join(refusal["parameters"]),
+            f"{refusal['tenants']} alone" if refusal["tenants"] else "all",
+            _time(refusal["until"]),
         ]
-        for one in shown["refusals"]
+        for refusal in shown["refusals"]
     ]
-    found = table(["tier", "model", "API", "left out", "tenants", "until"], rows)
-    echo_answer(as_json, shown, found if rows else "No server was found to refuse a parameter.")
+    listing = table(["tier", "model", "API", "left out", "tenants", "until"], rows)
+    echo_answer(as_json, shown, listing if rows else "No server was found to refuse a parameter.")
 
 
 def _time(seconds: float) -> str:
@@ -155,11 +155,19 @@ def alerts(test: bool, server: Server, as_json: bool) -> None:
     if as_json:
         echo_json(answer)
     elif test:
-        rows = [[one["channel"], one["where"], one["problem"] or "accepted"] for one in answer["channels"]]
+        rows = [
+            [channel["channel"], channel["where"], channel["problem"] or "accepted"] for channel in answer["channels"]
+        ]
         click.echo(table(["channel", "to", "test"], rows))
     else:
-        click.echo("\n".join(f"{one['channel']}: {one['where']}" for one in answer["channels"]) or "no channel is set")
-        rows = [[_time(one["sent_at"]), one["channel"], one["state"], one["summary"]] for one in answer["sent"]]
+        click.echo(
+            "\n".join(f"{channel['channel']}: {channel['where']}" for channel in answer["channels"])
+            or "no channel is set"
+        )
+        rows = [
+            [_time(message["sent_at"]), message["channel"], message["state"], message["summary"]]
+            for message in answer["sent"]
+        ]
         click.echo(table(["sent", "to", "state", "about"], rows))
-    if test and any(one["problem"] for one in answer["channels"]):
+    if test and any(channel["problem"] for channel in answer["channels"]):
         raise SystemExit(1)

@@ -165,12 +165,12 @@ def _place(config: ModelConfig, options: KvOptions, name: str) -> Placement:
 
 def _device(options: KvOptions, name: str) -> Device:
     if options.hardware is None:
-        found = known_device(name)
+        device = known_device(name)
     else:
         listed = read_devices(options.hardware)
         if name not in listed:
             raise click.UsageError(f"{options.hardware} has no device '{name}'; it has {', '.join(listed)}")
-        found = listed[name]
+        device = listed[name]
     if options.device_gb is None:
-        return found
-    return msgspec.structs.replace(found, memory_bytes=int(options.device_gb * GB))
+        return device
+    return msgspec.structs.replace(device, memory_bytes=int(options.device_gb * GB))

@@ -40,75 +40,75 @@ def check(context: click.Context, model: str, as_json: bool) -> None:
     """
     from gateway.planning.model_check import check_model
 
-    found = check_model(model)
+    checked = check_model(model)
     if as_json:
         import msgspec
 
-        echo_json(msgspec.to_builtins(found) | {"works": found.works})
+        echo_json(msgspec.to_builtins(checked) | {"works": checked.works})
     else:
-        click.echo("\n".join(_lines(found)))
-    context.exit(0 if found.works else 1)
+        click.echo("\n".join(_lines(checked)))
+    context.exit(0 if checked.works else 1)
 
 
-def _lines(found: "ModelCheck") -> list[str]:
+def _lines(checked: "ModelCheck") -> list[str]:
     from inference_core.kv_cache.memory_plan import format_bytes
 
-    facts = found.facts
+    facts = checked.facts
     kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in facts.kinds.items())
     context = "" if facts.context is None else f", context {facts.context:,} tokens"
     count = "" if facts.parameters is None else f"{facts.parameters / 1e9:.3g} billion parameters, "
-    tokeniser = found.tokenizer_problem or (
-        "with a chat template" if found.has_chat_template else "no chat template: completions only"
+    tokeniser = checked.tokenizer_problem or (
+        "with a chat template" if checked.has_chat_template else "no chat template: completions only"
     )
     lines = [
-        f"{found.model}" + (f" at {found.commit[:12]}" if found.commit else ""),
+        f"{checked.model}" + (f" at {checked.commit[:12]}" if checked.commit else ""),
         f"architecture: {facts.architecture or 'unknown'}{context}",
         f"weights: {count}{format_bytes(facts.stored_bytes)} as {facts.format}"
         + (f", {facts.quantisation}" if facts.quantisation else "")
         + (f" ({kinds})" if kinds else ""),
         f"tokeniser: {tokeniser}",
     ]
-    if found.commit:
-        sizes = f"{format_bytes(found.read_bytes)} read of {format_bytes(found.download_bytes)}"
+    if checked.commit:
+        sizes = f"{format_bytes(checked.read_bytes)} read of {format_bytes(checked.download_bytes)}"
         lines.append(f"download: {sizes}")
-    lines += ["", _devices(found.devices, facts.context)]
-    if found.works:
+    lines += ["", _devices(checked.devices, facts.context)]
+    if checked.works:
         from inference_core.loading.load_core import available_memory
 
         lines.append(f"this machine has {format_bytes(available_memory())} available now")
-    return [*lines, *_refusals(found), *(f"note: {note}" for note in found.notes)]
+    return [*lines, *_refusals(checked), *(f"note: {note}" for note in checked.notes)]
 
 
 def _devices(devices: "list[DeviceSupport]", context: int | None) -> str:
     from inference_core.kv_cache.memory_plan import format_bytes
 
     rows = []
-    for one in devices:
-        if one.weight_bytes is None or one.kv_bytes_per_token is None or one.memory_bytes is None:
-            rows.append([one.device, "refused", "", "", ""])
+    for device in devices:
+        if device.weight_bytes is None or device.kv_bytes_per_token is None or device.memory_bytes is None:
+            rows.append([device.device, "refused", "", "", ""])
             continue
-        per_token, in_all = f"{one.kv_bytes_per_token:,} bytes", format_bytes(one.memory_bytes)
-        rows.append([one.device, "works", format_bytes(one.weight_bytes), per_token, in_all])
+        per_token, in_all = f"{device.kv_bytes_per_token:,} bytes", format_bytes(device.memory_bytes)
+        rows.append([device.device, "works", format_bytes(device.weight_bytes), per_token, in_all])
     length = "" if context is None else f" with {context:,} tokens"
     return table(["device", "", "weights", "KV per token", f"memory{length}"], rows)
 
 
-def _refusals(found: "ModelCheck") -> list[str]:
+def _refusals(checked: "ModelCheck") -> list[str]:
     """The reasons, each once, and what serves the model instead."""
     reasons: dict[str, list[str]] = {}
-    for one in found.devices:
-        if one.refused is not None:
-            reasons.setdefault(one.refused, []).append(one.device)
-    if not reasons and found.tokenizer_problem is None:
+    for device in checked.devices:
+        if device.refused is not None:
+            reasons.setdefault(device.refused, []).append(device.device)
+    if not reasons and checked.tokenizer_problem is None:
         return []
     lines = [f"{', '.join(devices)}: {reason}" for reason, devices in reasons.items()]
-    named = found.model.removeprefix("hf:")
+    named = checked.model.removeprefix("hf:")
     return [
         "",
         *lines,
         "an installed program may serve it; in the catalogue:",
         "  [[tiers]]",
-        f"  {found.engine}",
+        f"  {checked.engine}",
         f'  model = "{named}"',
     ]
 
@@ -166,12 +166,12 @@ models.add_command(check)
 models.add_command(pull)
 
 
-def _show(as_json: bool, given: dict[str, Any]) -> None:
+def _show(as_json: bool, options: dict[str, Any]) -> None:
     from quality.evaluation.tier_accuracy import stored_report, warnings_of
     from tiers.catalog.load import load_catalog
     from tiers.catalog.quality_gate import models_of_others
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
     files = [_file(model, settings.cache_path) for model in catalog.core.models]
     memory = _memory(catalog.core, files)

@@ -102,15 +102,15 @@ def cost(options: CostOptions, settings: Settings, as_json: bool) -> None:
     if compared > len(costs) or any(not 1 <= k <= len(costs) for k in tiers):
         raise click.UsageError(f"there are {len(costs)} tiers; --baseline and --checked must be among them")
     try:
-        found = blended_cost(
+        blended = blended_cost(
             costs, options.mix, baseline_cost=costs[compared - 1], check_rate=rate, checked_tiers=tiers
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     echo_answer(
         as_json,
-        {"mix": options.mix, "costs_usd": costs, "baseline_tier": compared, "blended": found},
-        _cost_text(options.mix, costs, compared, rate, found),
+        {"mix": options.mix, "costs_usd": costs, "baseline_tier": compared, "blended": blended},
+        _cost_text(options.mix, costs, compared, rate, blended),
     )
     return None
 
@@ -130,17 +130,17 @@ def _between(options: CostOptions, *, as_json: bool) -> None:
     if each[1] <= each[0]:
         raise click.UsageError(f"{cheap} costs ${each[0]:.6f} a request, not less than ${each[1]:.6f} of {strong}")
     shares = (easy, 1 - easy)
-    found = blended_cost(each, shares, baseline_cost=each[1], check_rate=check_rate, checked_tiers=[1])
+    blended = blended_cost(each, shares, baseline_cost=each[1], check_rate=check_rate, checked_tiers=[1])
     now, then, checked = (
-        f"${usd * requests:,.2f}" for usd in (each[1], found.per_request, found.per_request_with_checks)
+        f"${usd * requests:,.2f}" for usd in (each[1], blended.per_request, blended.per_request_with_checks)
     )
     price = prices[1]
     rows = [
         [f"{strong} for all {requests:,} requests", now, f"{tokens[0]} + {tokens[1]} tokens at {_dollars_of(price)}"],
-        [f"{cheap} for the easy {easy:.0%}", then, f"{found.saving:.0%} less; {cheap} at {_dollars_of(prices[0])}"],
-        [f"{check_rate:.0%} of those verified by {strong}", checked, f"{found.saving_with_checks:.0%} less"],
+        [f"{cheap} for the easy {easy:.0%}", then, f"{blended.saving:.0%} less; {cheap} at {_dollars_of(prices[0])}"],
+        [f"{check_rate:.0%} of those verified by {strong}", checked, f"{blended.saving_with_checks:.0%} less"],
     ]
-    answer = {"requests": requests, "easy": easy, "costs_usd": each, "blended": found}
+    answer = {"requests": requests, "easy": easy, "costs_usd": each, "blended": blended}
     echo_answer(as_json, answer, table(rows[0], rows[1:]))
 
 
@@ -152,14 +152,14 @@ def _price_of(model: str) -> "Price":
     if own := _OWN_PRICE.fullmatch(model):
         return Price(input_usd_per_million=float(own[1]), output_usd_per_million=float(own[2]))
     provider, separator, name = model.partition(":")
-    found = listed_model(model) or (listed_model(name, provider=provider) if separator else None)
-    if found is None:
+    listed = listed_model(model) or (listed_model(name, provider=provider) if separator else None)
+    if listed is None:
         similar = ", ".join(similar_listed(name or model, provider=provider if separator else None))
         raise click.UsageError(
             f"the price list has no {model!r}{f'; it has {similar}' if similar else ''}; give PROVIDER:MODEL such as "
             "groq:llama-3.3-70b-versatile, or dollars per million tokens in/out such as 0.05/0.15"
         )
-    return found.price
+    return listed.price
 
 
 def _dollars_of(price: "Price") -> str:
@@ -167,7 +167,7 @@ def _dollars_of(price: "Price") -> str:
 
 
 def _cost_text(
-    mix: tuple[float, ...], costs: tuple[float, ...], baseline: int, check_rate: float, found: "BlendedCost"
+    mix: tuple[float, ...], costs: tuple[float, ...], baseline: int, check_rate: float, blended: "BlendedCost"
 ) -> str:
     rows = [
         [str(k), f"{share:.1%}", f"${usd:.6f}", f"${share * usd:.6f}"]
@@ -177,9 +177,10 @@ def _cost_text(
         [
             table(["tier", "share", "per request", "its part"], rows),
             "",
-            f"blended: ${found.per_request:.5f} per request, {found.saving:.0%} less than tier {baseline} alone "
+            f"blended: ${blended.per_request:.5f} per request, {blended.saving:.0%} less than tier {baseline} alone "
             f"(${costs[baseline - 1]:.5f})",
-            f"with {check_rate:.0%} checked: ${found.per_request_with_checks:.5f}, {found.saving_with_checks:.0%} less",
+            f"with {check_rate:.0%} checked: ${blended.per_request_with_checks:.5f}, "
+            f"{blended.saving_with_checks:.0%} less",
         ]
     )
 
@@ -261,12 +262,12 @@ def plan(options: PlanOptions, as_json: bool) -> None:
     )
     if (knobs := options.knobs) is not None:
         candidates, wanted = [with_knobs(each, knobs) for each in candidates], KNOB_OBJECTIVES[knobs]
-    found = cheapest(candidates, load, wanted)
+    fleet = cheapest(candidates, load, wanted)
     simulated = None
     if options.simulate is not None:
-        profile = next(each for each in candidates if each.name == found.profile)
-        simulated = _simulated(profile, load.at(load.rate / found.replicas), options.simulate)
-    answer, text = {"load": load, "objectives": wanted, "plan": found}, _text(load, wanted, found)
+        profile = next(each for each in candidates if each.name == fleet.profile)
+        simulated = _simulated(profile, load.at(load.rate / fleet.replicas), options.simulate)
+    answer, text = {"load": load, "objectives": wanted, "plan": fleet}, _text(load, wanted, fleet)
     if simulated is not None:
         answer, text = answer | {"simulation": simulated}, f"{text}\n{_simulated_text(simulated)}"
     echo_answer(as_json, answer, text)
@@ -276,17 +277,17 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1e3
 
 
-def _text(load: "Workload", wanted: "Objectives", found: "Plan") -> str:
-    each = found.each
+def _text(load: "Workload", wanted: "Objectives", fleet: "Plan") -> str:
+    each = fleet.each
     return "\n".join(
         [
             f"{load.rate:,.1f} requests/s of {load.prompt_tokens:,.0f} tokens in and {load.output_tokens:,.0f} out",
-            f"{found.replicas:,} replicas of {found.profile} ({found.devices:,} devices; step times {found.evidence})",
+            f"{fleet.replicas:,} replicas of {fleet.profile} ({fleet.devices:,} devices; step times {fleet.evidence})",
             f"each: {each.in_flight:.1f} answers at once, {each.rate:.3f} requests/s, ITL {each.itl_s * 1e3:.1f} ms, "
-            f"TTFT p{wanted.quantile * 100:g} {each.ttft_s * 1e3:,.0f} ms; limited by {found.bound}",
-            f"in flight: {found.in_flight:,.0f} requests",
-            f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_month:,.0f} a month, "
-            f"${found.usd_per_1k_tokens:.6f} per 1k tokens, ${found.usd_per_1k_output_tokens:.6f} per 1k output tokens",
+            f"TTFT p{wanted.quantile * 100:g} {each.ttft_s * 1e3:,.0f} ms; limited by {fleet.bound}",
+            f"in flight: {fleet.in_flight:,.0f} requests",
+            f"${fleet.usd_per_hour:,.2f} an hour, ${fleet.usd_per_month:,.0f} a month, "
+            f"${fleet.usd_per_1k_tokens:.6f} per 1k tokens, ${fleet.usd_per_1k_output_tokens:.6f} per 1k output tokens",
         ]
     )
 
@@ -300,13 +301,13 @@ def _simulated(profile: "ReplicaProfile", load: "Workload", requests: int) -> "S
     return simulate_schedule(profile, load, requests=requests)
 
 
-def _simulated_text(found: "SimulatedSchedule") -> str:
+def _simulated_text(run: "SimulatedSchedule") -> str:
     return (
-        f"simulated, not measured: {found.requests:,} requests at {found.rate:.3f}/s on one replica, each step planned "
-        f"by the scheduler of the core, step times {found.evidence}\n"
-        f"TTFT p50 {found.ttft_p50_s * 1e3:,.0f} ms, p99 {found.ttft_p99_s * 1e3:,.0f} ms; "
-        f"ITL p50 {found.itl_p50_s * 1e3:.1f} ms, p99 {found.itl_p99_s * 1e3:.1f} ms; "
-        f"{found.mean_batch:.1f} sequences in a step, {found.preemptions:,} preempted"
+        f"simulated, not measured: {run.requests:,} requests at {run.rate:.3f}/s on one replica, each step planned "
+        f"by the scheduler of the core, step times {run.evidence}\n"
+        f"TTFT p50 {run.ttft_p50_s * 1e3:,.0f} ms, p99 {run.ttft_p99_s * 1e3:,.0f} ms; "
+        f"ITL p50 {run.itl_p50_s * 1e3:.1f} ms, p99 {run.itl_p99_s * 1e3:.1f} ms; "
+        f"{run.mean_batch:.1f} sequences in a step, {run.preemptions:,} preempted"
     )
 
 

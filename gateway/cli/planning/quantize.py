@@ -127,17 +127,17 @@ def quantize(
     )
 
 
-def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
-    foreign = sorted(given.keys() - _OPTIONS[name])
+def _method(name: str, options: dict[str, Any]) -> "QuantizationMethod":
+    foreign = sorted(options.keys() - _OPTIONS[name])
     if foreign:
-        known = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
-        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which accepts {known}")
+        accepted = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
+        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which accepts {accepted}")
     from inference_core.quantization.awq import AWQ, RoundToNearest
     from inference_core.quantization.eight_bit import FP8, SmoothQuant
     from inference_core.quantization.gptq import GPTQ
 
-    if "group_size" in given:
-        given["group_size"] = int(given["group_size"])
+    if "group_size" in options:
+        options["group_size"] = int(options["group_size"])
     methods: dict[str, Callable[..., QuantizationMethod]] = {
         "rtn": RoundToNearest,
         "awq": AWQ,
@@ -145,7 +145,7 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
         "int8": SmoothQuant,
         "fp8": FP8,
     }
-    return methods[name](**given)
+    return methods[name](**options)
 
 
 def _flag(option: str) -> str:

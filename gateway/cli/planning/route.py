@@ -223,20 +223,20 @@ def backtest(log: Path, options: BacktestOptions, as_json: bool, settings: Setti
     from gateway.planning.backtests.log import TierNames, read_log
 
     routing = dry_routing(settings)
-    known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, options.names)))
-    tested = Backtest(routing, known, options.targets or TARGETS)
+    tier_names = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, options.names)))
+    tested = Backtest(routing, tier_names, options.targets or TARGETS)
     for row in read_log(log):
         tested.add(row)
     report = tested.report()
     echo_answer(as_json, report, _report_text(report))
 
 
-def _named_tier(given: str) -> tuple[str, int]:
+def _named_tier(text: str) -> tuple[str, int]:
     from tiers.catalog.tier_spec import MAX_TIERS
 
-    name, equals, number = given.rpartition("=")
+    name, equals, number = text.rpartition("=")
     if not equals or not name or not number.isdigit() or not 1 <= int(number) <= MAX_TIERS:
-        raise click.UsageError(f"--tier {given}: give NAME=NUMBER, the number from 1 to {MAX_TIERS}")
+        raise click.UsageError(f"--tier {text}: give NAME=NUMBER, the number from 1 to {MAX_TIERS}")
     return name, int(number)
 
 
@@ -244,9 +244,11 @@ def _report_text(report: "Report") -> str:
     tiers = len(report.targets[0].split)
     head = ["target", *(f"tier {k}" for k in range(1, tiers + 1)), "$ per request", "saving", "predicted"]
     rows = []
-    for one in report.targets:
-        cells = [_target(one.quality_target), *(f"{share:.1%}" for share in one.split)]
-        rows.append([*cells, f"{one.cost_per_request_usd:.6f}", _interval(one.saving), f"{one.predicted_no_worse:.1%}"])
+    for target in report.targets:
+        cells = [_target(target.quality_target), *(f"{share:.1%}" for share in target.split)]
+        rows.append(
+            [*cells, f"{target.cost_per_request_usd:.6f}", _interval(target.saving), f"{target.predicted_no_worse:.1%}"]
+        )
     mean = report.strongest_cost_usd / report.rows
     lines = [
         f"{report.rows:,} requests, decided by {report.classifier} ({report.kind}); on the strongest tier alone "
@@ -272,16 +274,16 @@ def _quality(report: "Report") -> Sequence[str]:
             "quality is measured and shown here"
         ]
     rows = []
-    for one in report.targets:
-        if one.labelled is not None:
-            good = one.labelled.no_worse
+    for target in report.targets:
+        if target.labelled is not None:
+            good = target.labelled.no_worse
             shown = f"{good.count / good.total:.1%} [{good.low:.1%}, {good.high:.1%}]"
-            gain = _interval(one.labelled.gain, sign="+")
-            rows.append([_target(one.quality_target), shown, gain, _interval(one.labelled.saving)])
+            gain = _interval(target.labelled.gain, sign="+")
+            rows.append([_target(target.quality_target), shown, gain, _interval(target.labelled.saving)])
     labels = ", ".join(f"tier {k} {count:,}" for k, count in enumerate(report.tiers_labelled, start=1))
     head = ["target", "no worse than the strongest", "more than random assignment", "saving there"]
     return [f"measured on the {report.labelled:,} labelled rows (labels: {labels}), 95% intervals", table(head, rows)]
 
 
-def _interval(found: Any, sign: str = "") -> str:
-    return f"{found.value:{sign}.1%} [{found.low:{sign}.1%}, {found.high:{sign}.1%}]"
+def _interval(interval: Any, sign: str = "") -> str:
+    return f"{interval.value:{sign}.1%} [{interval.low:{sign}.1%}, {interval.high:{sign}.1%}]"

@@ -110,23 +110,23 @@ def named_model(catalog: "Catalog", name: str) -> "NamedModel":
     from quality.distillation.train import NamedModel
 
     if name not in catalog.model_paths:
-        known = ", ".join(catalog.model_paths) or "none"
-        raise click.UsageError(f"{name!r} is no model of the catalogue; its models are: {known}")
+        names = ", ".join(catalog.model_paths) or "none"
+        raise click.UsageError(f"{name!r} is no model of the catalogue; its models are: {names}")
     return NamedModel(name=name, path=catalog.model_paths[name])
 
 
-def _examples(settings: Settings, catalog: "Catalog", model: str, given: TrainOptions) -> "tuple[list[Example], str]":
+def _examples(settings: Settings, catalog: "Catalog", model: str, options: TrainOptions) -> "tuple[list[Example], str]":
     """Return the examples, and where they are from."""
     from quality.distillation.examples import read_examples, recorded_examples
 
-    if given.recorded == (given.examples is not None):
+    if options.recorded == (options.examples is not None):
         raise click.UsageError("give either --examples FILE or --recorded")
-    if given.examples is not None:
-        return read_examples(given.examples), given.examples.name
-    tier = given.tier or len(catalog.tiers)
+    if options.examples is not None:
+        return read_examples(options.examples), options.examples.name
+    tier = options.tier or len(catalog.tiers)
     learners = [spec for spec in catalog.tiers if spec.model == model]
-    found = with_database(settings, lambda engine: recorded_examples(engine, tier, given.limit, learners))
-    return found, f"recorded answers of tier {tier}"
+    examples = with_database(settings, lambda engine: recorded_examples(engine, tier, options.limit, learners))
+    return examples, f"recorded answers of tier {tier}"
 
 
 def torch_device(name: str, threads: int | None) -> str:

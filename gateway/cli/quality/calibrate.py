@@ -60,16 +60,16 @@ def calibrate(options: CalibrateOptions, as_json: bool, settings: Settings) -> N
     if options.word_problems:
         questions += public_problems(options.data or data_folder(), options.word_problems)
     with shown_progress() as progress:
-        found, pairs = asyncio.run(_measure(settings, catalog, questions, options, progress))
+        calibrations, pairs = asyncio.run(_measure(settings, catalog, questions, options, progress))
     if as_json:
-        echo_json({"catalogue": catalog.fingerprint, "judges": [_plain(one) for one in found]})
+        echo_json({"catalogue": catalog.fingerprint, "judges": [_plain(calibration) for calibration in calibrations]})
         return
     no_worse = sum(pair.no_worse for pair in pairs)
     click.echo(f"{len(pairs)} pairs of answers by {catalog.name}'s tiers: {no_worse} no worse than the strongest's\n")
-    click.echo(_shown(found))
-    for one in found:
-        if one.bias is not None:
-            click.echo(f"\n{one.judge}: {one.bias.in_words}")
+    click.echo(_shown(calibrations))
+    for calibration in calibrations:
+        if calibration.bias is not None:
+            click.echo(f"\n{calibration.judge}: {calibration.bias.in_words}")
 
 
 async def _measure(
@@ -94,44 +94,44 @@ async def _measure(
         async with running_engine(settings, catalog) as engine:
             tiers = [engine.tiers[number] for number in sorted(engine.tiers)]
             pairs = await answered_pairs(tiers, catalog, questions, concurrency=options.concurrency, progress=progress)
-            found = [await measure(judge, pairs) for judge in rule_based_judges()]
+            calibrations = [await measure(judge, pairs) for judge in rule_based_judges()]
             if options.judging:
                 progress("judging", 0.9)
-                found.append(await measure_model(PairwiseJudge(tiers[-1]), _spread(pairs, options.judging)))
+                calibrations.append(await measure_model(PairwiseJudge(tiers[-1]), _spread(pairs, options.judging)))
         now = time.time()
-        for calibration in found:
+        for calibration in calibrations:
             await store_calibration(database, calibration, catalog.fingerprint, now, "aio quality calibrate")
-    return found, pairs
+    return calibrations, pairs
 
 
 def _spread(pairs: "list[GradedPair]", count: int) -> "list[GradedPair]":
     """Take `count` pairs at even steps, equally of both outcomes if there are enough."""
     good, bad = ([pair for pair in pairs if pair.no_worse is outcome] for outcome in (True, False))
     half = min(len(good), len(bad), count // 2)
-    return [side[place * len(side) // half] for side in (good, bad) for place in range(half)]
+    return [side[index * len(side) // half] for side in (good, bad) for index in range(half)]
 
 
-def _plain(one: "Calibration") -> dict[str, Any]:
+def _plain(calibration: "Calibration") -> dict[str, Any]:
     from msgspec import to_builtins
 
     derived = ("sensitivity", "specificity", "balanced_accuracy", "lower_bound", "trusted")
-    counts: dict[str, Any] = to_builtins(one)
-    return counts | {name: getattr(one, name) for name in derived}
+    counts: dict[str, Any] = to_builtins(calibration)
+    return counts | {name: getattr(calibration, name) for name in derived}
 
 
-def _shown(found: "list[Calibration]") -> str:
+def _shown(calibrations: "list[Calibration]") -> str:
     rows = [
         [
-            one.judge,
-            one.pairs,
-            f"{one.true_no_worse}/{one.true_no_worse + one.false_worse}",
-            f"{one.true_worse}/{one.true_worse + one.false_no_worse}",
-            str(one.abstained),
-            f"{one.balanced_accuracy:.3f}",
-            f"{one.lower_bound:.3f}",
-            "makes labels" if one.trusted else "makes none",
+            calibration.judge,
+            calibration.pairs,
+            f"{calibration.true_no_worse}/{calibration.true_no_worse + calibration.false_worse}",
+            f"{calibration.true_worse}/{calibration.true_worse + calibration.false_no_worse}",
+            str(calibration.abstained),
+            f"{calibration.balanced_accuracy:.3f}",
+            f"{calibration.lower_bound:.3f}",
+            "makes labels" if calibration.trusted else "makes none",
         ]
-        for one in found
+        for calibration in calibrations
     ]
     head = ["judge", "pairs", "no worse, correct", "worse, correct", "abstained", "balanced", "lower bound", ""]
     return table(head, rows)

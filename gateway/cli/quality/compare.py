@@ -73,7 +73,7 @@ def compare(
     limits = _limits(options.changed)
     try:
         with staged_progress("comparing") as progress:
-            found = compare_models(
+            report = compare_models(
                 Side(reference, Variant(options.reference_compute, options.reference_kv_dtype)),
                 Side(candidate, Variant(options.compute, options.kv_dtype)),
                 settings.cache_path,
@@ -90,9 +90,9 @@ def compare(
     except NotUtf8Error as error:
         raise click.ClickException(f"{options.text} cannot be read: {error}") from error
     if options.report is not None:
-        write_report(found, options.report)
-    echo_answer(as_json, found, _shown(found))
-    if not any(verdict.passes for verdict in found.verdicts):
+        write_report(report, options.report)
+    echo_answer(as_json, report, _shown(report))
+    if not any(verdict.passes for verdict in report.verdicts):
         raise SystemExit(1)
 
 
@@ -103,13 +103,13 @@ def _limits(changed: tuple[str, ...]) -> "dict[Use, QualityLimits]":
 
     limits = dict(DEFAULT_LIMITS)
     for entry in changed:
-        place, _, value = entry.partition("=")
-        use, _, name = place.partition(".")
-        known = list(QualityLimits.__struct_fields__)
-        if use not in limits or name not in known or not value:
+        limit, _, value = entry.partition("=")
+        use, _, name = limit.partition(".")
+        names = list(QualityLimits.__struct_fields__)
+        if use not in limits or name not in names or not value:
             raise click.UsageError(
                 f"--limit {entry}: expected USE.NAME=VALUE with USE of {', '.join(limits)} and NAME of "
-                f"{', '.join(known)}"
+                f"{', '.join(names)}"
             )
         bounds = msgspec.to_builtins(limits[use]) | {name: None if value == "none" else value}
         try:

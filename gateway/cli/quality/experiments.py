@@ -53,9 +53,9 @@ def list_experiments(limit: int, as_json: bool, settings: Settings) -> None:
     """Show experiments, newest first, with what has been found."""
     from quality.store.pages import EXPERIMENTS
 
-    found = with_database(settings, lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
+    page = with_database(settings, lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     rows = []
-    for row in found.rows:
+    for row in page.rows:
         results = row["metrics"] or {}
         paired = results.get("paired", {})
         counts = "/".join(str(results.get(arm, {}).get("requests", 0)) for arm in ("a", "b"))
@@ -63,7 +63,7 @@ def list_experiments(limit: int, as_json: bool, settings: Settings) -> None:
         by = row["config"].get("by", "request")
         rows.append([row["experiment_id"], row["name"], row["status"], by, counts, probes, gain, row["reason"] or ""])
     head = ["experiment", "name", "status", "by", "requests a/b", "probes", "gain of b", "reason"]
-    echo_answer(as_json, found, table(head, rows))
+    echo_answer(as_json, page, table(head, rows))
 
 
 Margin = Annotated[float, Meta(title="NUMBER|none", extra={"type": margin_of})]
@@ -165,12 +165,12 @@ def stop(experiment_id: str, reason: str, as_json: bool, settings: Settings) -> 
     echo_answer(as_json, {"stopped": True}, f"experiment {experiment_id} has ended")
 
 
-def _arm(given: str) -> "Arm":
+def _arm(text: str) -> "Arm":
     from classifier.policy.experiment_split import Arm
 
-    kind, _, value = given.partition(":")
+    kind, _, value = text.partition(":")
     if kind == "tier" and value.isdigit():
         return Arm(tier=int(value))
     if kind == "version" and value:
         return Arm(version=value)
-    raise click.UsageError(f"{given!r} is not an arm; write tier:N or version:V")
+    raise click.UsageError(f"{text!r} is not an arm; write tier:N or version:V")

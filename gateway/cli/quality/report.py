@@ -86,26 +86,26 @@ def report(options: ReportOptions, as_json: bool, **stored: str | None) -> None:
     period = Period(since=now - options.days * 86_400, until=now, tag=options.tag, previewed=options.previewed)
     if (server := _server(options, stored)) is not None:
         query = {"since": period.since, "until": period.until, "tag": period.tag, "quality_target": period.previewed}
-        given = {name: value for name, value in query.items() if value is not None}
-        answer = server.ask("GET", "/report", query=given, timeout=ANSWER_SECONDS, root="/admin/api")
+        present = {name: value for name, value in query.items() if value is not None}
+        answer = server.ask("GET", "/report", query=present, timeout=ANSWER_SECONDS, root="/admin/api")
         if as_json:
             echo_json(answer)
             return
-        found = _decoded(answer, RoutingReport, server)
+        routing = _decoded(answer, RoutingReport, server)
     else:
         from gateway.operations.routing_report import stored_report
 
         settings = settings_from(**stored)
-        found = with_database(settings, lambda engine: stored_report(engine, settings, period))
+        routing = with_database(settings, lambda engine: stored_report(engine, settings, period))
     if as_json:
-        echo_json(found)
+        echo_json(routing)
         return
-    tables = {"What it costs": _cost_tables(found.cost), "How good it is": [_tier_table(found.quality)]}
-    for question, sentences in found.sections:
+    tables = {"What it costs": _cost_tables(routing.cost), "How good it is": [_tier_table(routing.quality)]}
+    for question, sentences in routing.sections:
         click.echo(f"{question}\n\n" + "\n".join(sentences) + "\n")
         for lines in tables.get(question, []):
             click.echo(f"{lines}\n")
-    _echo_worst(found)
+    _echo_worst(routing)
 
 
 def _server(options: ReportOptions, stored: dict[str, str | None]) -> Server | None:
@@ -182,8 +182,14 @@ def _echo_worst(routing: "RoutingReport") -> None:
     worst = routing.worth.observed.worst
     if worst:
         rows = [
-            [one.request_id, str(one.given), str(one.would_be), (one.label or "").replace("_", " "), one.judge or ""]
-            for one in worst
+            [
+                answer.request_id,
+                str(answer.given),
+                str(answer.would_be),
+                (answer.label or "").replace("_", " "),
+                answer.judge or "",
+            ]
+            for answer in worst
         ]
         head = ["request", "given by", "routing", "judged", "judge"]
         click.echo(f"The worst answers of routing while it was observed\n\n{table(head, rows)}")

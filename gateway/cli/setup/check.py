@@ -61,9 +61,9 @@ def check(as_json: bool, settings: Settings) -> None:
         check_declared_keys(settings, may_show=click.get_current_context().params["keys_file"] is not None)
     )
     stores = asyncio.run(check_stores(settings))
-    said = [one for one in (keys, check_traced_texts(settings), *stores) if one is not None]
-    found = [[one.problem for one in each] for each in (answers, embeddings, guardrails, said)]
-    problems = [problem for each in found for problem in each if problem]
+    said = [statement for statement in (keys, check_traced_texts(settings), *stores) if statement is not None]
+    problem_lists = [[answer.problem for answer in each] for each in (answers, embeddings, guardrails, said)]
+    problems = [problem for each in problem_lists for problem in each if problem]
     if as_json:
         echo_json(answers)
     else:
@@ -76,13 +76,14 @@ def check(as_json: bool, settings: Settings) -> None:
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         click.echo(f"\n{private_text(catalog)}")
         click.echo(f"\n{failure_text(settings)}")
-        for one in embeddings:
-            click.echo(f"Embeddings {one.name}: {'PROBLEM' if one.problem else f'{one.dimensions:,} dimensions'}")
+        for embedding in embeddings:
+            shown = "PROBLEM" if embedding.problem else f"{embedding.dimensions:,} dimensions"
+            click.echo(f"Embeddings {embedding.name}: {shown}")
         for guardrail in guardrails:
             click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
-        for line in (one.line for one in said):
+        for line in (statement.line for statement in said):
             click.echo(line)
-        warnings = [one.warning for one in said if one.warning]
+        warnings = [statement.warning for statement in said if statement.warning]
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
             warnings.append(NONE_IS_LOCAL)
         warnings += unknown_variables(os.environ, settings)

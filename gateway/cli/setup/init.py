@@ -71,21 +71,21 @@ def init(options: InitOptions) -> None:
     from gateway.operations.setup.found_tiers import chat_notes
     from tiers.catalog.tier_spec import MIN_TIERS
 
-    given, output, yes = options.given, options.output, options.yes
+    named, output, yes = options.given, options.output, options.yes
     _refuse_existing(output, options.force)
     if options.other is not None:
-        _from_other(options.other, given, output, options.force, yes)
+        _from_other(options.other, named, output, options.force, yes)
         return
-    found, tiers, notes = asyncio.run(_looked(options.ports, given, options.offline))
+    candidates, tiers, notes = asyncio.run(_looked(options.ports, named, options.offline))
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    if len(found) + len(tiers) < MIN_TIERS:
-        _nothing_to_route([*found, *tiers])
-    chosen = _chosen(found, tiers, yes)
+    if len(candidates) + len(tiers) < MIN_TIERS:
+        _nothing_to_route([*candidates, *tiers])
+    chosen = _chosen(candidates, tiers, yes)
     if len(chosen) < MIN_TIERS:
         raise click.ClickException(
             "routing needs two tiers, and there is only one: name another with --tier, or choose a second one"
-            + ("; --yes adds some of them" if given and not yes else "")
+            + ("; --yes adds some of them" if named and not yes else "")
         )
     chosen = with_names(_priced(chosen, yes))
     for note in chat_notes(chosen):
@@ -99,7 +99,7 @@ def init(options: InitOptions) -> None:
     click.echo(f"\n{labels_text(settings_from(), catalog)}\n{private_text(catalog)}")
 
 
-def _from_other(file: Path, given: Sequence[str], output: Path, force: bool, yes: bool) -> None:
+def _from_other(file: Path, named: Sequence[str], output: Path, force: bool, yes: bool) -> None:
     """Write the catalogue and the settings of another gateway, and say what became of every field."""
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
@@ -109,35 +109,39 @@ def _from_other(file: Path, given: Sequence[str], output: Path, force: bool, yes
     from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:
-        return [await given_tier(text, [], os.environ) for text in given]
+        return [await given_tier(text, [], os.environ) for text in named]
 
     settings = output.with_suffix(".env")
-    found = migrated_file(file, os.environ, MAX_TIERS - len(given))
-    chosen = with_names(_priced(in_order([*found.candidates, *asyncio.run(further())]), yes))
-    click.echo(f"{found.account.report()}\n")
+    migration = migrated_file(file, os.environ, MAX_TIERS - len(named))
+    chosen = with_names(_priced(in_order([*migration.candidates, *asyncio.run(further())]), yes))
+    click.echo(f"{migration.account.report()}\n")
     if len(chosen) == 1:
-        found.notes.append(f"{chosen[0].name} is the only model, and two tiers: `auto` is it, until another is added")
-    for note in found.notes:
+        migration.notes.append(
+            f"{chosen[0].name} is the only model, and two tiers: `auto` is it, until another is added"
+        )
+    for note in migration.notes:
         click.echo(f"note: {note}", err=True)
     chosen = doubled(chosen)
     if len(chosen) < MIN_TIERS:
         raise click.ClickException("the file has no model that AIO can ask for chats: add --tier NAME=WHAT")
-    text = catalog_text(chosen, date.today(), found.aliases, found.targets, found.embeddings)
-    settings_text = found.settings_text(file, settings.name)
+    text = catalog_text(chosen, date.today(), migration.aliases, migration.targets, migration.embeddings)
+    settings_text = migration.settings_text(file, settings.name)
     _checked(text, output)
     if settings_text:
         _refuse_existing(settings, force)
     _write(output, text)
-    further_names = len(found.targets) + len(found.embeddings)
+    further_names = len(migration.targets) + len(migration.embeddings)
     beside = f"; {further_names} further models answer by name" if further_names else ""
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first{beside}")
     if settings_text:
         _write(settings, settings_text)
-        click.echo(f"wrote {settings}: {len(found.environment)} settings; read it with: set -a; . ./{settings}; set +a")
-    for variable, path in found.variables.items():
+        click.echo(
+            f"wrote {settings}: {len(migration.environment)} settings; read it with: set -a; . ./{settings}; set +a"
+        )
+    for variable, path in migration.variables.items():
         click.echo(f"set {variable} to the key in {path}")
     _echo_next(chosen, output)
-    for command in found.commands:
+    for command in migration.commands:
         click.echo(f"      {command}   once it runs")
 
 
@@ -163,14 +167,14 @@ def _echo_next(chosen: Sequence["Candidate"], output: Path) -> None:
 
 
 async def _looked(
-    ports: tuple[int, ...] | None, given: Sequence[str], offline: bool
+    ports: tuple[int, ...] | None, named: Sequence[str], offline: bool
 ) -> tuple[list["Candidate"], list["Candidate"], list[str]]:
     """Return the models that were found, the tiers that were given, and notes."""
     from gateway.operations.setup.candidate import find_providers, other_openai_server
     from gateway.operations.setup.found_tiers import USUAL_PORTS, ask_server, find_servers, given_tier
 
     servers = await find_servers(USUAL_PORTS if ports is None else ports)
-    found = [model for server in servers for model in server.models]
+    candidates = [model for server in servers for model in server.models]
     providers, notes = find_providers(os.environ)
     url = (other_openai_server(os.environ) or "").replace("://localhost:", "://127.0.0.1:")
     if url and url not in [server.url for server in servers if server.models]:
@@ -179,13 +183,13 @@ async def _looked(
         secret = server_key(os.environ, "OPENAI_API_KEY")
         server = await ask_server(url, secret)
         key = "OPENAI_API_KEY" if secret else None
-        found += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
+        candidates += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
         notes += [f"OPENAI_BASE_URL={url} {server.problem}"] if server.problem else []
-    found += providers
+    candidates += providers
     notes += [server.left_out for server in servers if server.left_out and server.url != url]
     on_cards, said = _on_cards(offline)
-    found, notes = found + on_cards, notes + said
-    return found, [await given_tier(text, found, os.environ) for text in given], notes
+    candidates, notes = candidates + on_cards, notes + said
+    return candidates, [await given_tier(text, candidates, os.environ) for text in named], notes
 
 
 def _on_cards(offline: bool) -> tuple[list["Candidate"], list[str]]:
@@ -195,24 +199,24 @@ def _on_cards(offline: bool) -> tuple[list["Candidate"], list[str]]:
     cards = read_cards(os.environ)
     models = (cached_models() if offline else known_models()) if cards.count else []
     groups, note = plan_cards(cards, models)
-    return card_candidates(cards, groups, models), [one for one in (cards.note, note) if one]
+    return card_candidates(cards, groups, models), [text for text in (cards.note, note) if text]
 
 
-def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> list["Candidate"]:
+def _chosen(candidates: list["Candidate"], named: list["Candidate"], yes: bool) -> list["Candidate"]:
     """Return the tiers to write, cheapest first."""
     from gateway.operations.setup.candidate import in_order, proposed
     from tiers.catalog.tier_spec import MAX_TIERS
 
-    if given and not yes:
-        return in_order(given)
-    taken = [(one.source, one.model) for one in given]
-    others = [one for one in found if (one.source, one.model) not in taken]
-    usual = proposed(others, MAX_TIERS - len(given))
+    if named and not yes:
+        return in_order(named)
+    taken = [(candidate.source, candidate.model) for candidate in named]
+    others = [candidate for candidate in candidates if (candidate.source, candidate.model) not in taken]
+    usual = proposed(others, MAX_TIERS - len(named))
     if yes:
-        return in_order([*given, *usual])
+        return in_order([*named, *usual])
     ordered = in_order(others)
     click.echo("found, cheapest first:\n" + _shown(ordered, numbered=True))
-    default = " ".join(str(ordered.index(one) + 1) for one in usual)
+    default = " ".join(str(ordered.index(candidate) + 1) for candidate in usual)
     numbers: str = click.prompt("\nWhich should be tiers? Numbers", default=default)
     picked = [int(part) for part in numbers.replace(",", " ").split() if part.isdigit()]
     if any(not 1 <= number <= len(ordered) for number in picked) or not picked:
@@ -226,10 +230,10 @@ def _priced(chosen: list["Candidate"], yes: bool) -> list["Candidate"]:
 
     asks = not yes and sys.stdin.isatty()
     said = [
-        msgspec.structs.replace(one, price=price, price_from="as you said")
-        if asks and one.lacks_price and (price := _asked_price(one)) is not None
-        else one
-        for one in chosen
+        msgspec.structs.replace(candidate, price=price, price_from="as you said")
+        if asks and candidate.lacks_price and (price := _asked_price(candidate)) is not None
+        else candidate
+        for candidate in chosen
     ]
     ordered = in_order(said)
     for note in price_notes(ordered):
@@ -237,16 +241,17 @@ def _priced(chosen: list["Candidate"], yes: bool) -> list["Candidate"]:
     return ordered
 
 
-def _asked_price(one: "Candidate") -> "Price | None":
+def _asked_price(candidate: "Candidate") -> "Price | None":
     from tiers.catalog.tier_spec import Price
 
     while text := click.prompt(
-        f"What does {one.model or one.name} cost? US dollars per million tokens in / out, as 3 / 15; empty: unknown",
+        f"What does {candidate.model or candidate.name} cost? US dollars per million tokens in / out, as 3 / 15; "
+        "empty: unknown",
         default="", show_default=False,
     ):  # fmt: skip
-        found = re.fullmatch(r"\s*\$?(\d+(?:\.\d+)?)\s*[/ ,]\s*\$?(\d+(?:\.\d+)?)\s*", text)
-        if found is not None:
-            return Price(input_usd_per_million=float(found[1]), output_usd_per_million=float(found[2]))
+        match = re.fullmatch(r"\s*\$?(\d+(?:\.\d+)?)\s*[/ ,]\s*\$?(\d+(?:\.\d+)?)\s*", text)
+        if match is not None:
+            return Price(input_usd_per_million=float(match[1]), output_usd_per_million=float(match[2]))
         click.echo(f"{text!r} is not two prices such as 3 / 15")
     return None
 
@@ -254,23 +259,31 @@ def _asked_price(one: "Candidate") -> "Price | None":
 def port_option(candidates: Sequence["Candidate"]) -> str:
     """Return the option of `aio serve` that is needed if one of its tiers has its usual port, as llama.cpp does."""
     taken = ("://127.0.0.1:8080/", "://localhost:8080/")
-    return " --port 8081" if any(address in one.url for one in candidates for address in taken) else ""
+    return " --port 8081" if any(address in candidate.url for candidate in candidates for address in taken) else ""
 
 
 def workers_option(candidates: Sequence["Candidate"]) -> str:
     """Return the option of `aio serve` that gives every core a process, which several groups of several cards need."""
-    meshes = {one.group.name for one in candidates if one.group is not None and one.group.cards > 1}
+    meshes = {model.group.name for model in candidates if model.group is not None and model.group.cards > 1}
     return " --gateway-workers 2" if len(meshes) > 1 else ""
 
 
 def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
     rows = []
-    for number, one in enumerate(candidates, start=1):
-        price = one.estimate
+    for number, candidate in enumerate(candidates, start=1):
+        price = candidate.estimate
         shown = "unknown" if price is None else f"${price.input_usd_per_million:g} / ${price.output_usd_per_million:g}"
-        marked = shown + (" (estimate)" if price is not None and (one.price is None or price.estimated) else "")
-        context = "as the server says" if one.max_context is None else f"{one.max_context:,}"
-        rows.append([str(number) if numbered else one.name, one.model or "the only one", context, marked, one.source])
+        marked = shown + (" (estimate)" if price is not None and (candidate.price is None or price.estimated) else "")
+        context = "as the server says" if candidate.max_context is None else f"{candidate.max_context:,}"
+        rows.append(
+            [
+                str(number) if numbered else candidate.name,
+                candidate.model or "the only one",
+                context,
+                marked,
+                candidate.source,
+            ]
+        )
     return table(["" if numbered else "tier", "model", "context", "$ per million in / out", "from"], rows)
 
 

@@ -90,14 +90,14 @@ def labels_text(
 
 
 def _decided(judge: "JudgeState") -> str:
-    found = judge.calibration
-    assert found is not None
-    right = _reliability(found)
-    if found.trusted:
-        length = ", which reads answers filled up to one length" if found.prefers_a_length else ""
+    calibration = judge.calibration
+    assert calibration is not None
+    right = _reliability(calibration)
+    if calibration.trusted:
+        length = ", which reads answers filled up to one length" if calibration.prefers_a_length else ""
         return (
             f"for open answers from the strongest tier as a judge{length} ({right}, so a label weighs "
-            f"{found.weight:.2f}); a higher AIO_SAMPLING_RATE and AIO_VERIFICATION_BUDGET add more"
+            f"{calibration.weight:.2f}); a higher AIO_SAMPLING_RATE and AIO_VERIFICATION_BUDGET add more"
         )
     return (
         f"open answers get none, because the strongest tier is refused as their judge ({right}): a stronger last tier "
@@ -105,13 +105,13 @@ def _decided(judge: "JudgeState") -> str:
     )
 
 
-def _reliability(found: "Calibration") -> str:
+def _reliability(calibration: "Calibration") -> str:
     """How often it is right, and by which pairs."""
-    if not found.judged:
-        return f"it judged none of {found.abstained} {found.pairs} pairs as it was asked to"
-    tested = f"{found.judged} {found.pairs} pairs"
-    if (use := found.in_use) is None:
-        return f"right about {found.balanced_accuracy:.0%} of {tested}"
+    if not calibration.judged:
+        return f"it judged none of {calibration.abstained} {calibration.pairs} pairs as it was asked to"
+    tested = f"{calibration.judged} {calibration.pairs} pairs"
+    if (use := calibration.in_use) is None:
+        return f"right about {calibration.balanced_accuracy:.0%} of {tested}"
     counts = {"checked": use.pairs.checked.total, "reviewed": use.pairs.reviewed.total}
-    known = "".join(f"{count} {how} answers and " for how, count in counts.items() if count)
-    return f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by {known}a test on {tested}"
+    others = "".join(f"{count} {how} answers and " for how, count in counts.items() if count)
+    return f"right in {calibration.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by {others}a test on {tested}"

@@ -255,8 +255,8 @@ class CatalogueReload:
 
 
 def _changed_prices(before: Catalog, after: Catalog) -> list[str]:
-    old = {one.name: one.price for one in before.tiers} | {one.name: one.price for one in before.embeddings}
-    new = {one.name: one.price for one in after.tiers} | {one.name: one.price for one in after.embeddings}
+    old = {spec.name: spec.price for spec in before.tiers} | {spec.name: spec.price for spec in before.embeddings}
+    new = {spec.name: spec.price for spec in after.tiers} | {spec.name: spec.price for spec in after.embeddings}
     return [name for name, price in new.items() if price != old[name]]
 
 

@@ -62,7 +62,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def addresses(self) -> list[str]:
         """Where its server is; empty for a model in process."""
         table = self.remote
-        many = [one["base_url"] for one in table.get("replicas", [])] + table.get("base_urls", [])
+        many = [replica["base_url"] for replica in table.get("replicas", [])] + table.get("base_urls", [])
         return [url for url in (self.url, table.get("base_url", ""), *many) if url]
 
     @property
@@ -93,28 +93,28 @@ def by_cost(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(map(guessed, candidates), key=lambda candidate: candidate.cost_usd)
 
 
-def guessed(one: Candidate) -> Candidate:
+def guessed(candidate: Candidate) -> Candidate:
     """Return a candidate that is paid by the token with a guess at its price, if it has none: that of the newest listed
     model of its family, else by its size."""
-    if one.price is not None or one.is_own:
-        return one
-    model = one.model or str(one.remote.get("model", ""))
+    if candidate.price is not None or candidate.is_own:
+        return candidate
+    model = candidate.model or str(candidate.remote.get("model", ""))
     family = listed_family(model)
-    price = one.estimate if family is None else family.price
+    price = candidate.estimate if family is None else family.price
     if price is None:
-        return one
+        return candidate
     like = "a guess by its size" if family is None else f"a guess: that of {family.model}"
-    return msgspec.structs.replace(one, price=_by_place(price), price_from=like)
+    return msgspec.structs.replace(candidate, price=_by_place(price), price_from=like)
 
 
 def price_notes(candidates: Iterable[Candidate]) -> list[str]:
     """Return a line for each candidate whose price is unknown."""
     return [
-        f"{one.name or one.model}: its price is unknown; it is placed "
-        + ("last" if one.price is None else f"by {one.price_from}")
+        f"{candidate.name or candidate.model}: its price is unknown; it is placed "
+        + ("last" if candidate.price is None else f"by {candidate.price_from}")
         + ". Write its price into the catalogue"
-        for one in candidates
-        if one.lacks_price
+        for candidate in candidates
+        if candidate.lacks_price
     ]
 
 
@@ -126,24 +126,25 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     Estimates are lowered to the cheapest paid model's price, or raised to the tier below's, so that costs rise.
     """
     ordered = by_cost(candidates)
-    own = [one for one in ordered if one.is_own and (one.price is None or one.price.estimated)]
-    paid = [one for one in ordered if one not in own]
-    known = [one for one in paid if not one.lacks_price]
-    least = max([one.cost_usd for one in known if one.is_own] + [one.cost_usd for one in known[:1]], default=0.0)
-    paid.sort(key=lambda one: (max(one.cost_usd, least), True) if one.lacks_price else (one.cost_usd, False))
-    return [_at_most(one, paid[0].price) for one in own] + _rising(paid) if paid else own
+    own = [model for model in ordered if model.is_own and (model.price is None or model.price.estimated)]
+    paid = [model for model in ordered if model not in own]
+    priced = [model for model in paid if not model.lacks_price]
+    least = max((model.cost_usd for model in priced if model.is_own or model is priced[0]), default=0.0)
+    paid.sort(key=lambda model: (max(model.cost_usd, least), True) if model.lacks_price else (model.cost_usd, False))
+    return [_at_most(model, paid[0].price) for model in own] + _rising(paid) if paid else own
 
 
 def _rising(paid: Sequence[Candidate]) -> list[Candidate]:
     """Raise guesses to the price of the candidate before them."""
-    found: list[Candidate] = []
-    for one in paid:
-        least = found[-1].price if found else None
-        if one.price is not None and one.price.estimated and least is not None and one.cost_usd < found[-1].cost_usd:
-            found.append(msgspec.structs.replace(one, price=_by_place(least)))
+    rising: list[Candidate] = []
+    for model in paid:
+        least = rising[-1].price if rising else None
+        is_guess = model.price is not None and model.price.estimated
+        if is_guess and least is not None and model.cost_usd < rising[-1].cost_usd:
+            rising.append(msgspec.structs.replace(model, price=_by_place(least)))
         else:
-            found.append(one)
-    return found
+            rising.append(model)
+    return rising
 
 
 def _by_place(price: Price) -> Price:
@@ -181,7 +182,7 @@ def proposed(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
     """Return at most `most` candidates that make sensible tiers: of every source its cheapest and its strongest."""
     chosen: list[Candidate] = []
     for source in dict.fromkeys(candidate.source for candidate in candidates):
-        ordered = by_cost(one for one in candidates if one.source == source and one.is_default)
+        ordered = by_cost(candidate for candidate in candidates if candidate.source == source and candidate.is_default)
         chosen += ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
     return in_order(chosen[:most])
 
@@ -245,32 +246,32 @@ def other_openai_server(environ: Mapping[str, str]) -> str | None:
 
 def find_providers(environ: Mapping[str, str]) -> tuple[list[Candidate], list[str]]:
     """Return the proposed models of providers with a key, and notes on keys that need more than the key."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     notes: list[str] = []
-    for one in PROPOSALS:
-        if (variable := key_variable(one.provider, environ)) is None:
+    for proposal in PROPOSALS:
+        if (variable := key_variable(proposal.provider, environ)) is None:
             continue
-        if one.provider == "openai" and other_openai_server(environ):
+        if proposal.provider == "openai" and other_openai_server(environ):
             continue
-        models = one.models
-        if one.provider == "azure":
+        models = proposal.models
+        if proposal.provider == "azure":
             if not environ.get("AZURE_OPENAI_ENDPOINT", "").strip():
                 notes.append(f"{variable} is set, but not AZURE_OPENAI_ENDPOINT: set it to use Azure OpenAI")
                 continue
             models = tuple(name for var in AZURE_DEPLOYMENTS if (name := environ.get(var, "").strip()))[:1]
             if not models:
                 notes.append(f"{variable} is set: name a deployment of yours with --tier NAME=azure:DEPLOYMENT")
-        found += [provider_candidate(one.provider, model, variable) for model in models]
-    return found, notes
+        candidates += [provider_candidate(proposal.provider, model, variable) for model in models]
+    return candidates, notes
 
 
 def provider_candidate(provider: ProviderName, model: str, variable: str | None) -> Candidate:
     """Return a provider's model with what the price list knows of it; `variable`: of its key, None if none is set."""
     listed = listed_model(model, provider=provider)
-    label = next((one.label for one in PROPOSALS if one.provider == provider), provider)
-    place = f"in {variable}" if variable else f"expected in {PROVIDERS[provider].key_variables[0]}"
+    label = next((proposal.label for proposal in PROPOSALS if proposal.provider == provider), provider)
+    where = f"in {variable}" if variable else f"expected in {PROVIDERS[provider].key_variables[0]}"
     return Candidate(
-        source=f"{label}, key {place}",
+        source=f"{label}, key {where}",
         model=model,
         provider=provider,
         price=None if listed is None else listed.price,

@@ -41,8 +41,8 @@ def read_cards(environ: Mapping[str, str], gpus: Gpus | None = None, root: Path 
     """Return the cards that CUDA would show this process (`CUDA_VISIBLE_DEVICES`). `root`: where /dev is."""
     readings = _visible((gpus or Gpus()).read(), environ.get("CUDA_VISIBLE_DEVICES"))
     sizes = [reading.memory_bytes for reading in readings]
-    known = [size for size in sizes if size is not None]
-    if not readings or len(known) < len(readings):
+    known_sizes = [size for size in sizes if size is not None]
+    if not readings or len(known_sizes) < len(readings):
         return Cards(note=_why_none(root))
     capability = min(reading.compute_capability or 0.0 for reading in readings)
     names = ", ".join(dict.fromkeys(reading.name for reading in readings))
@@ -51,14 +51,14 @@ def read_cards(environ: Mapping[str, str], gpus: Gpus | None = None, root: Path 
             note=f"no model is proposed for {names}: the kernels need compute capability {MIN_COMPUTE_CAPABILITY:g}, "
             f"and a card has {capability:g}; CUDA_VISIBLE_DEVICES leaves cards out"
         )
-    smallest = min(known)
+    smallest = min(known_sizes)
     return Cards(
         name=names,
         count=len(readings),
         bytes_each=smallest,
         compute_capability=capability,
         note=f"the cards are not equal ({names}): all are planned with the {smallest / 1e9:.1f} GB of the smallest"
-        if len(set(known)) > 1
+        if len(set(known_sizes)) > 1
         else "",
     )
 
@@ -69,7 +69,10 @@ def _visible(readings: list[GpuReading], named: str | None) -> list[GpuReading]:
         return readings
     visible: list[GpuReading] = []
     for part in map(str.strip, named.split(",")):
-        match = next((one for one in readings if part and (part == str(one.gpu) or one.uuid.startswith(part))), None)
+        match = next(
+            (reading for reading in readings if part and (part == str(reading.gpu) or reading.uuid.startswith(part))),
+            None,
+        )
         if match is None or match in visible:
             break
         visible.append(match)
@@ -211,7 +214,7 @@ def plan_cards(cards: Cards, models: Sequence[CardModel]) -> tuple[list[GpuGroup
     if not cards.count:
         return [], ""
     planned = max(size for size in GROUPS if size <= cards.count)
-    ordered = sorted(models, key=lambda one: (one.billions, FORMATS[one.weights].bits), reverse=True)
+    ordered = sorted(models, key=lambda model: (model.billions, FORMATS[model.weights].bits), reverse=True)
     if planned == 1:
         pair = _pair(cards, ordered)
         groups = [] if pair is None else [_group(cards, 0, 1, pair)]
@@ -246,7 +249,7 @@ def _ladder(cards: Cards, ordered: Sequence[CardModel], sizes: Sequence[int]) ->
     first_cards = [0, *accumulate(sizes)]
     for first, size in reversed(list(zip(first_cards, sizes, strict=False))):
         choices = _choices(_below(above, ordered))
-        model = next((one for one, sequences in choices if _fits(cards, size, [one], sequences)), None)
+        model = next((choice for choice, sequences in choices if _fits(cards, size, [choice], sequences)), None)
         if model is not None:
             chosen.insert(0, (first, size, model))
             above = model
@@ -265,10 +268,10 @@ def _pair(cards: Cards, ordered: Sequence[CardModel]) -> list[CardModel] | None:
 
 def _choices(ordered: Sequence[CardModel]) -> Iterator[tuple[CardModel, int]]:
     """Each model with the sequences that it must leave memory for, in the order of preference."""
-    for _, formats in groupby(ordered, key=lambda one: one.billions):
+    for _, formats in groupby(ordered, key=lambda model: model.billions):
         widest_first = list(formats)
-        yield from ((one, MANY_SEQUENCES) for one in widest_first)
-        yield from ((one, SEQUENCES) for one in reversed(widest_first))
+        yield from ((model, MANY_SEQUENCES) for model in widest_first)
+        yield from ((model, SEQUENCES) for model in reversed(widest_first))
 
 
 def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardModel]:
@@ -276,7 +279,9 @@ def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardMo
     if above is None:
         return list(ordered)
     return [
-        one for one in ordered if one.billions * MIN_RATIO <= above.billions and one.weight_bytes <= above.weight_bytes
+        model
+        for model in ordered
+        if model.billions * MIN_RATIO <= above.billions and model.weight_bytes <= above.weight_bytes
     ]
 
 
@@ -284,13 +289,13 @@ def _fits(cards: Cards, size: int, models: Sequence[CardModel], sequences: int) 
     """Whether `size` cards can share every layer and hold the models, each with its part of the sequences."""
     *others, model = models
     # A catalogue splits heads over its cards and copies none.
-    if any(one.config.num_heads % size or one.config.num_kv_heads % size for one in models):
+    if any(held.config.num_heads % size or held.config.num_kv_heads % size for held in models):
         return False
     device = Device(
         name=cards.name, kind="gpu", memory_bytes=cards.bytes_each, compute_capability=cards.compute_capability
     )
     # A second model is counted as a draft is: its weights, and its keys and values of as many tokens.
-    second = [PlacedDraft(name=one.name, config=one.config, form=FORMATS[one.weights]) for one in others]
+    second = [PlacedDraft(name=draft.name, config=draft.config, form=FORMATS[draft.weights]) for draft in others]
     workload = Workload(length=min(MAX_CONTEXT, model.config.max_position), batch=sequences // len(models))
     try:
         place(
@@ -305,9 +310,9 @@ def _fits(cards: Cards, size: int, models: Sequence[CardModel], sequences: int) 
         return False
     # A file may store more than the format's plain arithmetic.
     group = _group(cards, 0, size, models)
-    return group.kv_bytes // sum(one.kv_bytes_per_token for one in group.models) >= workload.tokens
+    return group.kv_bytes // sum(spec.kv_bytes_per_token for spec in group.models) >= workload.tokens
 
 
 def _group(cards: Cards, first: int, size: int, models: Sequence[CardModel]) -> GpuGroupSpec:
     name = f"card-{first}" if size == 1 else f"cards-{first}-{first + size - 1}"
-    return GpuGroupSpec(name=name, cards=size, card_bytes=cards.bytes_each, models=[one.spec() for one in models])
+    return GpuGroupSpec(name=name, cards=size, card_bytes=cards.bytes_each, models=[model.spec() for model in models])

@@ -43,7 +43,7 @@ def catalog_text(
 ) -> str:
     """Return the catalogue's text; every candidate has a name. `aliases`: further names of all entries; `embeddings`:
     tables of embedding models."""
-    tiers = "".join(map(_entry, candidates)) + "".join(_entry(one, "targets") for one in targets)
+    tiers = "".join(map(_entry, candidates)) + "".join(_entry(target, "targets") for target in targets)
     for table in embeddings:
         tiers += "\n[[embeddings]]\n" + "".join(f"{_line(key, value)}\n" for key, value in table.items())
     names = [_line(json.dumps(name, ensure_ascii=False), tier) for name, tier in (aliases or {}).items()]
@@ -61,8 +61,8 @@ def unmeasured_text(models: Sequence[str]) -> str:
 
 def _groups(candidates: Sequence[Candidate]) -> list[GpuGroupSpec]:
     """Return the candidates' groups, each with the models that were chosen of it."""
-    names = {one.model for one in candidates if one.group is not None}
-    groups = {one.group.name: one.group for one in candidates if one.group is not None}
+    names = {candidate.model for candidate in candidates if candidate.group is not None}
+    groups = {candidate.group.name: candidate.group for candidate in candidates if candidate.group is not None}
     return [
         msgspec.structs.replace(group, models=[model for model in group.models if model.name in names])
         for group in groups.values()

@@ -93,25 +93,25 @@ def private_text(catalog: Catalog) -> str:
     if catalog.private is None:
         return f"A prompt is private where its key or a header says so, and goes to {where}; [private] adds rules"
     rules = ", ".join([*catalog.private.rules, *catalog.private.patterns])
-    found = f", or where a rule finds something private ({rules})" if rules else ""
-    return f"A prompt is private where its key or a header says so{found}, and goes to {where}"
+    by_rule = f", or where a rule finds something private ({rules})" if rules else ""
+    return f"A prompt is private where its key or a header says so{by_rule}, and goes to {where}"
 
 
 def _is_on_this_machine(tier: TierSpec) -> bool:
     servers = () if tier.remote is None else tier.remote.servers
-    return bool(servers) and all(is_loopback_url_host(urlsplit(one.base_url).hostname or "") for one in servers)
+    return bool(servers) and all(is_loopback_url_host(urlsplit(server.base_url).hostname or "") for server in servers)
 
 
 async def ask_guardrails(catalog: Catalog) -> list[GuardrailAnswer]:
     """Return what each guardrail of the catalogue says of a harmless question."""
-    return list(await asyncio.gather(*(_asked(catalog, place) for place in range(len(catalog.guardrails)))))
+    return list(await asyncio.gather(*(_asked(catalog, index) for index in range(len(catalog.guardrails)))))
 
 
-async def _asked(catalog: Catalog, place: int) -> GuardrailAnswer:
+async def _asked(catalog: Catalog, index: int) -> GuardrailAnswer:
     from gateway.inference.screening.guardrail import Asked, AskedText, guardrail_of
 
     # Whatever it is to do in service, here a failure is shown.
-    spec = msgspec.structs.replace(catalog.guardrails[place], fail="closed")
+    spec = msgspec.structs.replace(catalog.guardrails[index], fail="closed")
     asked = Asked(stage=spec.on[0], request_id="check", model="auto", texts=[AskedText("user", QUESTION)])
     try:
         guardrail = guardrail_of(spec, lambda name, stage, outcome: None)
@@ -143,7 +143,7 @@ async def check_stores(settings: Settings) -> list[SettingSaid]:
         asked.append(("database", settings.database, "AIO_DATABASE_URL", _ask_database))
     if settings.redis_url:
         asked.append(("Redis", settings.redis_url, "AIO_REDIS_URL", _ask_redis))
-    return [await _answers(*one) for one in asked]
+    return [await _answers(*store) for store in asked]
 
 
 async def _answers(what: str, url: str, setting: str, ask: Callable[[str], Awaitable[None]]) -> SettingSaid:
@@ -194,7 +194,7 @@ async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingS
         return SettingSaid(f"Keys file {settings.keys_file}: PROBLEM", problem=str(error))
     budgets = [team.budgets for team in declared.teams] + [key.budgets for key in declared.keys]
     budgets += [key.budgets for key in declared.settings_keys]
-    number = sum(len(one.amounts()) for one in budgets)
+    number = sum(len(budget.amounts()) for budget in budgets)
     counted = f"teams {len(declared.teams)}, keys {len(declared.keys)}, budgets {number}"
     return SettingSaid(f"Keys file {settings.keys_file}: {counted}; {changes}")
 
@@ -210,10 +210,10 @@ async def _changes(settings: Settings, declared: "Declaration", may_show: bool) 
     try:
         async with database_opened(settings.database) as engine:
             stored = engine if await has_stored_keys(settings.database, engine) else None
-            found = await differences(stored, declared, time.time(), may_show=may_show)
+            plan = await differences(stored, declared, time.time(), may_show=may_show)
     except (SQLAlchemyError, OSError) as error:
         return f"what it changes is not known: the database cannot be read ({type(error).__name__})"
-    counts = Counter(change.action for change in found.changes)
+    counts = Counter(change.action for change in plan.changes)
     would = ", ".join(f"{count} {action}" for action, count in counts.items())
     return f"applying it would make changes: {would}" if would else "the database has them so"
 

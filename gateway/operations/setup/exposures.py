@@ -18,7 +18,7 @@ _KNOWN_PASSWORDS = {"postgres", "password", "admin", "secret", "changeme", "exam
 def exposures(settings: Settings) -> list[str]:
     """Return a sentence for each mistake, with what mends it and without a secret. Reads settings and the modes of
     files; changes nothing."""
-    found = [
+    mistakes = [
         *_open_access(settings),
         *_plain_reports(settings),
         *_weak_passwords(settings),
@@ -26,27 +26,27 @@ def exposures(settings: Settings) -> list[str]:
     ]
     folder = settings.data_path.absolute()
     if _is_own(folder) and (mode := _mode_for_others(folder, 0o077)):
-        found.append(f"other users of this machine may read {folder} (mode {mode:04o}): chmod 700, or AIO_DATA_DIR")
+        mistakes.append(f"other users of this machine may read {folder} (mode {mode:04o}): chmod 700, or AIO_DATA_DIR")
     if settings.store_texts and settings.text_days is None:
-        found.append("prompts and answers are kept for ever: AIO_TEXT_DAYS, or AIO_STORE_TEXTS=false")
-    return found
+        mistakes.append("prompts and answers are kept for ever: AIO_TEXT_DAYS, or AIO_STORE_TEXTS=false")
+    return mistakes
 
 
 def _open_access(settings: Settings) -> list[str]:
     """Who else gets answers where no key is needed."""
     if settings.api_keys or (settings.data_path / KEYS_REQUIRED).exists():
         return []
-    found = []
+    mistakes = []
     if settings.insecure and is_reachable_from_elsewhere(settings.host):
         who = f"callers need no key, and other machines reach AIO_HOST={settings.host}"
-        found.append(f"{who}: unset AIO_INSECURE and make a key by `aio keys create NAME`")
+        mistakes.append(f"{who}: unset AIO_INSECURE and make a key by `aio keys create NAME`")
     if "*" in _entries(settings.allowed_hosts):
-        found.append(
+        mistakes.append(
             "AIO_ALLOWED_HOSTS=* lets a web page use a gateway without keys under its own name: list the names"
         )
     if "*" in _entries(settings.cors_origins):
-        found.append("AIO_CORS_ORIGINS=* lets every web page use a gateway without keys: list the origins")
-    return found
+        mistakes.append("AIO_CORS_ORIGINS=* lets every web page use a gateway without keys: list the origins")
+    return mistakes
 
 
 def _plain_reports(settings: Settings) -> list[str]:
@@ -66,14 +66,14 @@ def _plain_reports(settings: Settings) -> list[str]:
 
 def _weak_passwords(settings: Settings) -> list[str]:
     """Of the database and Redis on other machines."""
-    found = []
+    mistakes = []
     for variable, url in (("AIO_DATABASE_URL", settings.database_url), ("AIO_REDIS_URL", settings.redis_url)):
         parts = _parts(url)
-        known = {*_KNOWN_PASSWORDS, (parts.username or "").lower()}
+        guessable = {*_KNOWN_PASSWORDS, (parts.username or "").lower()}
         password = parts.password or ""
-        if _is_remote(parts) and (len(password) < MIN_PASSWORD or password.lower() in known):
-            found.append(f"the password in {variable} is missing, short or of an example: take a random one")
-    return found
+        if _is_remote(parts) and (len(password) < MIN_PASSWORD or password.lower() in guessable):
+            mistakes.append(f"the password in {variable} is missing, short or of an example: take a random one")
+    return mistakes
 
 
 def _changeable_files(settings: Settings) -> list[str]:

@@ -65,8 +65,8 @@ async def find_servers(ports: Iterable[int]) -> list[Server]:
     models that chat, AIO itself among it, says why in `problem`."""
     async with httpx.AsyncClient(trust_env=False) as client:
         urls = [f"http://127.0.0.1:{port}/v1" for port in ports]
-        found = await asyncio.gather(*(_server(client, url, LOOK_SECONDS, DETAIL_SECONDS) for url in urls))
-    return [server for server in found if server.status]
+        servers = await asyncio.gather(*(_server(client, url, LOOK_SECONDS, DETAIL_SECONDS) for url in urls))
+    return [server for server in servers if server.status]
 
 
 async def ask_server(url: str, key: str = "") -> Server:
@@ -145,10 +145,12 @@ async def _sglang_models(ask: "_Questions", listed: Sequence[ServerModel]) -> li
     info, model = await asyncio.gather(ask.get("/get_server_info"), ask.get("/get_model_info"))
     vision = True if _table(model).get("has_image_understanding") is True else None
     context = _count(_table(info).get("context_length"))
-    found = [_plain(one, "sglang") for one in listed]
+    candidates = [_plain(served, "sglang") for served in listed]
     return [
-        msgspec.structs.replace(one, max_context=one.max_context or context, capabilities=Capabilities(vision=vision))
-        for one in found
+        msgspec.structs.replace(
+            candidate, max_context=candidate.max_context or context, capabilities=Capabilities(vision=vision)
+        )
+        for candidate in candidates
     ]
 
 
@@ -159,8 +161,10 @@ async def _llama_models(ask: "_Questions", listed: Sequence[ServerModel]) -> lis
     modalities = _table(props.get("modalities"))
     able = Capabilities(vision=modalities.get("vision") or None, audio=modalities.get("audio") or None)
     return [
-        msgspec.structs.replace(_plain(one, "llama-server"), max_context=context or one.max_context, capabilities=able)
-        for one in listed
+        msgspec.structs.replace(
+            _plain(served, "llama-server"), max_context=context or served.max_context, capabilities=able
+        )
+        for served in listed
     ]
 
 
@@ -170,7 +174,7 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
         ask.get("/api/ps"), *(ask.post("/api/show", {"model": name}) for name in names)
     )
     running = {str(entry.get("name")): _count(entry.get("context_length")) for entry in _tables(loaded, "models")}
-    found = []
+    candidates = []
     for name, show in zip(names, map(_table, shown), strict=True):
         abilities = show.get("capabilities")
         if isinstance(abilities, list) and "completion" not in abilities:
@@ -181,7 +185,7 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
         context = set_to or min(most or OLLAMA_CONTEXT, OLLAMA_CONTEXT)
         is_cloud = bool(show.get("remote_host"))
         able = abilities if isinstance(abilities, list) else []
-        found.append(
+        candidates.append(
             Candidate(
                 source="",
                 model=name,
@@ -191,31 +195,31 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
                 billions=_billions(details.get("parameter_size")),
             )
         )
-    return found
+    return candidates
 
 
 def _lm_studio_models(entries: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    chat = [one for one in entries if one.get("type") in ("llm", "vlm") and is_name(one.get("id"))]
-    is_any_loaded = any(one.get("state") == "loaded" for one in chat)
-    found = []
-    for one in chat:
-        loaded = _count(one.get("loaded_context_length"))
-        most = _count(one.get("max_context_length"))
-        able = one.get("capabilities")
-        found.append(
+    chat = [entry for entry in entries if entry.get("type") in ("llm", "vlm") and is_name(entry.get("id"))]
+    is_any_loaded = any(entry.get("state") == "loaded" for entry in chat)
+    candidates = []
+    for entry in chat:
+        loaded = _count(entry.get("loaded_context_length"))
+        most = _count(entry.get("max_context_length"))
+        able = entry.get("capabilities")
+        candidates.append(
             Candidate(
                 source="",
-                model=one["id"],
+                model=entry["id"],
                 max_context=loaded or min(most or LM_STUDIO_CONTEXT, LM_STUDIO_CONTEXT),
                 context_note="" if loaded else "LM Studio's default; load the model with more to raise it",
                 capabilities=Capabilities(
-                    vision=one["type"] == "vlm" or None,
+                    vision=entry["type"] == "vlm" or None,
                     tools=(isinstance(able, list) and "tool_use" in able) or None,
                 ),
-                is_default=one.get("state") == "loaded" or not is_any_loaded,
+                is_default=entry.get("state") == "loaded" or not is_any_loaded,
             )
         )
-    return found
+    return candidates
 
 
 class _Questions:
@@ -262,8 +266,8 @@ def _parameters(text: Any) -> dict[str, str]:
 
 def _billions(size: Any) -> float | None:
     """Return 3.2 of "3.2B", 0.135 of "134.5M"."""
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    return None if found is None else float(found[1]) / {"B": 1, "M": 1e3, "K": 1e6}[found[2]]
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    return None if match is None else float(match[1]) / {"B": 1, "M": 1e3, "K": 1e6}[match[2]]
 
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
@@ -281,12 +285,12 @@ async def given_tier(text: str, candidates: Sequence[Candidate], environ: Mappin
         candidate = await _at_url(name, what, environ)
     elif (parts := what.split(":", 1))[1:] and (provider := provider_named(parts[0])) is not None:
         candidate = provider_candidate(provider, parts[1], key_variable(provider, environ))
-    elif (match := next((one for one in candidates if one.model == what), None)) is not None:
+    elif (match := next((offered for offered in candidates if offered.model == what), None)) is not None:
         candidate = match
     elif _is_path(what):
         candidate = _at_path(what)
     else:
-        here = ", ".join(one.model for one in candidates) or "none"
+        here = ", ".join(offered.model for offered in candidates) or "none"
         raise SetupError(
             f"--tier {text}: {what!r} is no URL, no file or folder, no provider:model, and no model found here ({here})"
         )
@@ -312,11 +316,11 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
             f"--tier {name}={what}: the server {'refuses the' if key else 'wants a'} key; set the environment variable "
             f"{wanted} to it and run this again"
         )
-    chosen = next((one for one in server.models if one.model == model), None)
+    chosen = next((offered for offered in server.models if offered.model == model), None)
     if chosen is None and not model and len(server.models) == 1:
         chosen = server.models[0]
     if chosen is None and server.models:
-        names = ", ".join(one.model for one in server.models)
+        names = ", ".join(offered.model for offered in server.models)
         raise SetupError(
             f"--tier {name}={what}: name one of its models as URL,MODEL: {names}"
             if not model
@@ -337,9 +341,10 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
 def chat_notes(candidates: Sequence[Candidate]) -> list[str]:
     """Return a sentence for each model of a file or folder that can take no chats."""
     return [
-        f"{one.path} has no chat template: its tier continues prompts of /v1/completions, and `auto` sends it no chats"
-        for one in candidates
-        if one.path and not _has_template(Path(one.path))
+        f"{candidate.path} has no chat template: its tier continues prompts of /v1/completions, and `auto` "
+        "sends it no chats"
+        for candidate in candidates
+        if candidate.path and not _has_template(Path(candidate.path))
     ]
 
 

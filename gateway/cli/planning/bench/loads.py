@@ -41,9 +41,9 @@ def core(options: CoreOptions, settings: Settings, as_json: bool) -> None:
     asyncio.run(_run(settings, _knob_changes(options.changes), options, as_json))
 
 
-def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
+def _knob_changes(texts: tuple[str, ...]) -> dict[str, Any]:
     try:
-        return {name: json.loads(value) for name, _, value in (text.partition("=") for text in given)}
+        return {name: json.loads(value) for name, _, value in (text.partition("=") for text in texts)}
     except ValueError as error:
         raise click.UsageError(f"--set takes KNOB=VALUE with a value in JSON: {error}") from error
 

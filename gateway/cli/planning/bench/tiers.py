@@ -153,12 +153,12 @@ def ladder(per_level: int, concurrency: int, as_json: bool, settings: Settings) 
     catalog = load_catalog(settings.catalog)
     how = {"per_level": per_level, "concurrency": concurrency}
     with shown_progress() as progress:
-        found = asyncio.run(_measured(settings, catalog, measured_ladder, **how, progress=progress))
+        all_scores = asyncio.run(_measured(settings, catalog, measured_ladder, **how, progress=progress))
     if as_json:
-        echo_json({"per_level": per_level, "scores": found})
+        echo_json({"per_level": per_level, "scores": all_scores})
         return
     for part in PARTS:
-        scores = [one for one in found if one.part == part]
+        scores = [tier_scores for tier_scores in all_scores if tier_scores.part == part]
         title = "held-out wordings" if part == "held-out" else "families never trained"
         click.echo(f"{title}\n{_ladder_text(scores, catalog, measured_tasks(per_level, part))}\n")
 
@@ -168,15 +168,17 @@ def _ladder_text(scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[
 
     names = sorted({task.family for task in tasks})
     rows = []
-    for one in scores:
-        cells = [one.of(tasks, levels=pair) for pair in LEVEL_PAIRS] + [one.of(tasks, family=name) for name in names]
+    for tier_scores in scores:
+        cells = [tier_scores.of(tasks, levels=pair) for pair in LEVEL_PAIRS] + [
+            tier_scores.of(tasks, family=name) for name in names
+        ]
         rows.append(
             [
-                catalog.tier(one.tier).name,
-                f"{one.share.count}/{one.share.total}",
-                one.share.shown(),
+                catalog.tier(tier_scores.tier).name,
+                f"{tier_scores.share.count}/{tier_scores.share.total}",
+                tier_scores.share.shown(),
                 *(f"{cell.count}/{cell.total}" for cell in cells),
-                f"{sum(one.tokens) / len(tasks):.0f}",
+                f"{sum(tier_scores.tokens) / len(tasks):.0f}",
             ]
         )
     levels = [f"levels {low} and {high}" for low, high in LEVEL_PAIRS]

@@ -168,13 +168,13 @@ def line(values: Sequence[float | None], top: float, width: float = WIDTH) -> st
     step = width / max(len(values) - 1, 1)
     parts: list[str] = []
     drawing = False
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is None or not math.isfinite(value):
             drawing = False
             continue
-        x, y = place * step, HEIGHT * (1 - min(max(value / top, 0.0), 1.0))
+        x, y = index * step, HEIGHT * (1 - min(max(value / top, 0.0), 1.0))
         parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
-        alone = not drawing and (place + 1 == len(values) or values[place + 1] is None)
+        alone = not drawing and (index + 1 == len(values) or values[index + 1] is None)
         if alone:
             parts.append("h0.01")
         drawing = True
@@ -184,12 +184,12 @@ def line(values: Sequence[float | None], top: float, width: float = WIDTH) -> st
 def segments(values: Sequence[float]) -> list[Segment]:
     """Cut a bar of `WIDTH` into shares; zero shares have no width."""
     total = math.fsum(values)
-    found, x = [], 0.0
+    parts, x = [], 0.0
     for value in values:
         share = value / total if total > 0 else 0.0
-        found.append(Segment(round(x, 2), round(share * WIDTH, 2), share))
+        parts.append(Segment(round(x, 2), round(share * WIDTH, 2), share))
         x += share * WIDTH
-    return found
+    return parts
 
 
 def length(value: float | None, top: float, width: float = WIDTH) -> float:

@@ -52,12 +52,12 @@ async def filled_in(
 async def form_of(request: HttpRequest) -> dict[str, list[str]]:
     """Return the form's fields with their texts, stripped and without empty ones."""
     pairs = (await request.form()).multi_items()
-    found: dict[str, list[str]] = {}
+    texts_by_field: dict[str, list[str]] = {}
     for name, value in pairs:
-        texts = found.setdefault(name, [])
+        texts = texts_by_field.setdefault(name, [])
         if isinstance(value, str) and value.strip():
             texts.append(value.strip())
-    return found
+    return texts_by_field
 
 
 def text_of(form: Form, name: str) -> str | None:
@@ -104,8 +104,8 @@ def reason_of(fields: dict[str, str]) -> str:
 
 def number_of(fields: dict[str, str], name: str, most: float, usual: float | None = None) -> float:
     """Return a field as a number from 0 to `most`; the default without it. Raises `ApiError` 400."""
-    given = fields.get(name, "")
-    return usual if usual is not None and not given else number(given, name, 0, most)
+    text = fields.get(name, "")
+    return usual if usual is not None and not text else number(text, name, 0, most)
 
 
 class KnobField(msgspec.Struct, frozen=True, kw_only=True):

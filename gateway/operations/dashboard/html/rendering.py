@@ -128,7 +128,7 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
     `forms.WrongField`), besides `context`.
     """
     caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
-    known = {
+    shared = {
         "title": title,
         "nav": links(_pages(request), request.scope["path"], caller.scopes, hidden=_hidden(request)),
         "caller": caller,
@@ -141,7 +141,7 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
         "tier_names": tier_names(operations_of(request).serving),
         "wrong": None,
     }
-    body = below(root_of(request), TEMPLATES.get_template(template).render(known | context)).encode()
+    body = below(root_of(request), TEMPLATES.get_template(template).render(shared | context)).encode()
     response = Response(body, status_code=status, media_type="text/html", headers=HEADERS)
     if NOTICE in request.cookies:
         response.delete_cookie(NOTICE, path=HOME)
@@ -283,8 +283,8 @@ def _when(value: float | None) -> str:
 
 def _url(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
     """Return `path` with a query; None and "" are left out."""
-    given = {**(query or {}), **more}
-    kept = {name: value for name, value in given.items() if value not in (None, "")}
+    parameters = {**(query or {}), **more}
+    kept = {name: value for name, value in parameters.items() if value not in (None, "")}
     return f"{path}?{urlencode(kept)}" if kept else path
 
 

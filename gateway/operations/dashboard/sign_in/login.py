@@ -57,11 +57,11 @@ def new_device_cookie(account: str, kept: str, now: float) -> str:
 
 def known_device(cookie: str, account: str, kept: str | None, now: float) -> str | None:
     """Return the id of the device if the cookie is right for this account and not expired."""
-    found = _COOKIE.match(cookie)
+    match = _COOKIE.match(cookie)
     # What stands for the password of a provider's user is no secret.
-    if found is None or kept is None or kept.startswith(PROVIDER_PREFIX) or int(found[2]) <= now:
+    if match is None or kept is None or kept.startswith(PROVIDER_PREFIX) or int(match[2]) <= now:
         return None
-    return found[1] if hmac.compare_digest(_signature(account, kept, found[1], found[2]), found[3]) else None
+    return match[1] if hmac.compare_digest(_signature(account, kept, match[1], match[2]), match[3]) else None
 
 
 def _signature(account: str, kept: str, device: str, expires: str) -> str:
@@ -196,8 +196,8 @@ def _holder(request: HttpRequest, secret: str) -> Holder | None:
 def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[Any]:
     """Return the page with the form, and a link to the OpenID provider if there is one. The form's CSRF token belongs
     to an anonymous cookie, so that no other site can sign a browser in."""
-    known = session_token(request)
-    token = known or new_token()
+    session = session_token(request)
+    token = session or new_token()
     directory = access_of(request).tenancy.directory
     wanted = safe_path(request.query_params.get("next", ""))
     response = page(
@@ -213,7 +213,7 @@ def login_form(request: HttpRequest, status: int = 200, problem: str = "", name:
         has_admin=directory.has_admin,
         has_provider=operations_of(request).identity_provider is not None,
     )
-    return response if known else set_cookie(request, response, cookie_name(request, COOKIE), token)
+    return response if session else set_cookie(request, response, cookie_name(request, COOKIE), token)
 
 
 def safe_path(path: str) -> str:

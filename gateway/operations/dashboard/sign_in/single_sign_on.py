@@ -72,15 +72,15 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
     if counted.wait_seconds:
         return await limited(request, counted, "", "oidc")
     attempt = provider.seal.opened(request.cookies.get(cookie_name(request, COOKIE), ""), _now(request))
-    given = request.query_params
-    if "code" not in given:
+    query = request.query_params
+    if "code" not in query:
         # Its code alone, of those that there are: anyone can write a link with a text of their own.
-        reason = given.get("error", "")
+        reason = query.get("error", "")
         return await _refused(request, f"The provider refused: {reason if reason in REFUSALS else 'it gave no code'}.")
-    if attempt is None or not hmac.compare_digest(attempt.state.encode(), given.get("state", "").encode()):
+    if attempt is None or not hmac.compare_digest(attempt.state.encode(), query.get("state", "").encode()):
         return await _refused(request, "The sign-in was not started in this browser, or took too long. Try again.")
     try:
-        user = await provider.user(given["code"], attempt, _redirect_url(request))
+        user = await provider.user(query["code"], attempt, _redirect_url(request))
         order = Order(actor=f"user:{user.name}", now=_now(request))
         await reached(admit_provider_user(serving_of(request).database, user, order))
     except (SignInError, SettingsError, TenancyError) as error:

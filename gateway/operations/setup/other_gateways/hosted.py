@@ -120,9 +120,9 @@ def _provider(text: object) -> str:
     if not isinstance(text, str):
         return ""
     slug = text.removeprefix("@").lower()
-    known = {name.replace("_", "-"): name for name in tables()["servers"]} | tables()["portkey"]["providers"]
-    fitting = [name for name in known if re.match(rf"{re.escape(name)}(?![a-z])", slug)]
-    return str(known[max(fitting, key=len)]) if fitting else ""
+    names_by_slug = {name.replace("_", "-"): name for name in tables()["servers"]} | tables()["portkey"]["providers"]
+    fitting = [name for name in names_by_slug if re.match(rf"{re.escape(name)}(?![a-z])", slug)]
+    return str(names_by_slug[max(fitting, key=len)]) if fitting else ""
 
 
 def read_bifrost(document: Mapping[str, Any], account: Account) -> Source:

@@ -35,8 +35,8 @@ def read_litellm(path: Path, account: Account) -> Source:
 def _entries(config: Mapping[str, Any], account: Account) -> Iterator[Entry]:
     """Yield the entries of the model_list, with the values of the credentials that they name."""
     credentials: dict[object, dict[str, Any]] = {}
-    for index, one in enumerate(map(mapping, listed(config.get("credential_list")))):
-        credentials[str(one.get("credential_name"))] = mapping(one.get("credential_values"))
+    for index, credential in enumerate(map(mapping, listed(config.get("credential_list")))):
+        credentials[str(credential.get("credential_name"))] = mapping(credential.get("credential_values"))
         account.carry(f"credential_list[{index}]", "the entries that name it")
     rows = tables()["litellm"]
     for index, entry in enumerate(map(mapping, config["model_list"])):
@@ -62,17 +62,17 @@ def _fallbacks(config: Mapping[str, Any]) -> Iterator[Fallback]:
     """Yield the fallbacks, those of contexts behind the others; a default is that of any name."""
     for field in ("fallbacks", "context_window_fallbacks", "default_fallbacks"):
         for section in ("litellm_settings", "router_settings"):
-            given = value_at(config, f"{section}.{field}")
-            if field == "default_fallbacks" and given is not None:
-                yield Fallback("*", _texts(given), f"{section}.{field}")
+            fallbacks = value_at(config, f"{section}.{field}")
+            if field == "default_fallbacks" and fallbacks is not None:
+                yield Fallback("*", _texts(fallbacks), f"{section}.{field}")
                 continue
-            for index, one in enumerate(listed(given)):
-                for name, others in mapping(one).items():
+            for index, fallback in enumerate(listed(fallbacks)):
+                for name, others in mapping(fallback).items():
                     yield Fallback(str(name), _texts(others), f"{section}.{field}[{index}].{name}")
 
 
 def _texts(value: object) -> list[str]:
-    return [value] if isinstance(value, str) else [one for one in listed(value) if isinstance(one, str)]
+    return [value] if isinstance(value, str) else [text for text in listed(value) if isinstance(text, str)]
 
 
 def _aliases(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -95,7 +95,7 @@ def migrated(source: Source, account: Account, environ: Mapping[str, str], max_t
     groups, other = reader.groups(source.entries, frozenset(names_used))
     aliases = _aliases(source, groups, account)
     _add_chains(source, groups, aliases, account)
-    if not any(len(backend.places) > 1 for group in groups.values() for backend in group.backends):
+    if not any(len(backend.replicas) > 1 for group in groups.values() for backend in group.backends):
         for name in (name for name in source.settings if name.startswith("balancing.")):
             account.leave(source.settings.paths[name], "it concerns replicas, and no model has several servers")
     _add_entries(migration, source.gateway, list(groups.values()), balancing, max_tiers)
@@ -104,7 +104,7 @@ def migrated(source: Source, account: Account, environ: Mapping[str, str], max_t
     if other is not None:
         migration.aliases["*"] = migration.aliases.get(other, other)
     account.close(source.document)
-    used = {place.key for group in groups.values() for backend in group.backends for place in backend.places}
+    used = {replica.key for group in groups.values() for backend in group.backends for replica in backend.replicas}
     migration.variables = {name: path for name, path in reader.variables.items() if name in used}
     return migration
 
@@ -126,36 +126,36 @@ def _apply_settings(settings: Fields, migration: Migration) -> dict[str, Any]:
 
 def _aliases(source: Source, groups: Mapping[str, Group], account: Account) -> dict[str, str]:
     """Return the file's further names, each with the name of an entry that it stands for."""
-    known: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for alias, (name, path) in source.aliases.items():
         met = {alias}
         while name not in groups and name in source.aliases and name not in met:
             met.add(name)
             name = source.aliases[name][0]
         if name in groups and alias not in groups and not RESERVED.fullmatch(alias):
-            known[alias] = name
+            aliases[alias] = name
             account.carry(path, f"alias of {name}")
         else:
             account.leave(path, f"{name} is no model here, or {alias} has another meaning")
-    return known
+    return aliases
 
 
 def _add_chains(source: Source, groups: Mapping[str, Group], aliases: Mapping[str, str], account: Account) -> None:
     """Give each group the names that stand in for it, those that stand in for them among them."""
     own: dict[str, list[str]] = {}
     for name, others, path in source.fallbacks:
-        known = aliases.get(name, name)
-        unknown = [one for one in others if aliases.get(one, one) not in groups]
-        if name != "*" and known not in groups:
+        entry = aliases.get(name, name)
+        unknown = [other for other in others if aliases.get(other, other) not in groups]
+        if name != "*" and entry not in groups:
             account.leave(path, f"no model has the name {name}")
-        elif name != "*" and groups[known].mode != "chat":
-            account.leave(path, f"nothing stands in for a model of the mode {groups[known].mode}")
+        elif name != "*" and groups[entry].mode != "chat":
+            account.leave(path, f"nothing stands in for a model of the mode {groups[entry].mode}")
         elif unknown and len(unknown) == len(others):
             account.leave(path, f"no model has the name {', '.join(unknown)}")
         else:
             text = _CARRIED if name != "*" else "`fallback` of entries without their own"
             account.carry(path, f"{text}; but for {', '.join(unknown)}, which no model has" if unknown else text)
-            own.setdefault(known, []).extend(aliases.get(one, one) for one in others if one not in unknown)
+            own.setdefault(entry, []).extend(aliases.get(other, other) for other in others if other not in unknown)
 
     def follow(name: str, chain: list[str], depth: int) -> list[str]:
         for other in own.get(name, own.get("*", []) if depth == 1 else []):
@@ -177,7 +177,7 @@ def _add_entries(
     tiers = _tiers_of(chats, gateway, max_tiers)
     tier_entries = _name_entries(groups, tiers, migration)
     by_name = {group.name: group for group in chats}
-    drafts = {one.entry: one.candidate(gateway, balancing) for group in chats for one in group.backends}
+    drafts = {backend.entry: backend.candidate(gateway, balancing) for group in chats for backend in group.backends}
     roles: dict[str, list[str]] = {}
     for group in chats:
         for backend in group.backends:
@@ -190,7 +190,7 @@ def _add_entries(
             kind = "tier" if backend.entry in tier_entries else "target"
             _add_role(roles, backend, f"{kind} {backend.entry}" + (f", a stand-in of {group.name}" if index else ""))
     migration.candidates = in_order(drafts.pop(backend.entry) for backend in tiers)
-    migration.targets = [_standing(one, migration.candidates) for one in drafts.values()]
+    migration.targets = [_standing(draft, migration.candidates) for draft in drafts.values()]
     for group in groups:
         backend = group.backends[0]
         if group.mode == "embedding":
@@ -198,9 +198,11 @@ def _add_entries(
             migration.embeddings.append(_embedding(backend, gateway, migration.notes))
         elif group.mode != "chat":
             _add_role(roles, backend, f"target {backend.entry} for {group.mode}")
-            one = backend.candidate(gateway, {})
-            further = {name: one.further[name] for name in LIMITS if name in one.further} | {"serves": [group.mode]}
-            migration.targets.append(msgspec.structs.replace(one, max_context=None, further=further))
+            candidate = backend.candidate(gateway, {})
+            further = {name: candidate.further[name] for name in LIMITS if name in candidate.further} | {
+                "serves": [group.mode]
+            }
+            migration.targets.append(msgspec.structs.replace(candidate, max_context=None, further=further))
     for path, texts in roles.items():
         listed = ", ".join(text.partition(":")[0] for text in texts)
         migration.account.carry(path, texts[0] if len(texts) == 1 else f"{len(texts)} entries: {listed}")
@@ -218,9 +220,9 @@ def _tiers_of(chats: Sequence[Group], gateway: str, most: int) -> list[Backend]:
     firsts = [group for several in of_patterns.values() for group in several[:MIN_TIERS]]
     tiers: list[Backend] = []
     for group in named if len(named) >= MIN_TIERS else [*named, *firsts]:
-        if all(group.backends[0].same != one.same for one in tiers):
+        if all(group.backends[0].same != tier.same for tier in tiers):
             tiers.append(group.backends[0])
-    return sorted(tiers, key=lambda one: one.candidate(gateway, {}).lacks_price)[:most]
+    return sorted(tiers, key=lambda backend: backend.candidate(gateway, {}).lacks_price)[:most]
 
 
 def _name_entries(groups: Sequence[Group], tiers: Sequence[Backend], migration: Migration) -> set[str]:
@@ -233,8 +235,8 @@ def _name_entries(groups: Sequence[Group], tiers: Sequence[Backend], migration: 
         wanted = tier_name(group.name)
         wanted = f"{wanted}-model" if RESERVED.fullmatch(wanted) else wanted
         for index, backend in enumerate(group.backends):
-            is_tier = any(backend is one for one in tiers)
-            models = {one.server.model for one in tiers if one is not backend}
+            is_tier = any(backend is tier for tier in tiers)
+            models = {tier.server.model for tier in tiers if tier is not backend}
             is_own = index == 0 and wanted == group.name and (is_tier or wanted not in models)
             free = (name for name in numbered(wanted) if name not in names and name not in models)
             backend.entry = wanted if is_own else next(free)
@@ -271,15 +273,15 @@ def _standing(target: Candidate, tiers: Sequence[Candidate]) -> Candidate:
 
 def _embedding(backend: Backend, gateway: str, notes: list[str]) -> dict[str, Any]:
     """Return a table of [[embeddings]]."""
-    server, key = backend.server, backend.places[0].key
-    known = listed_embedding(server.model, provider=server.provider, base_url=server.url or "")
+    server, key = backend.server, backend.replicas[0].key
+    listed = listed_embedding(server.model, provider=server.provider, base_url=server.url or "")
     table: dict[str, Any] = {
         "name": backend.entry, "provider": server.provider, "url": server.url, "model": server.model,
         "api_key_env": key, "timeout_seconds": backend.further.get("total_timeout_seconds"),
     }  # fmt: skip
     if backend.price is not None:
         table["input_usd_per_million"] = backend.price.input_usd_per_million
-    elif known is None:
+    elif listed is None:
         table["input_usd_per_million"] = 0.0
         if not backend.candidate(gateway, {}).is_own:
             notes.append(f"{backend.entry}: its price is unknown, and 0 stands in the catalogue. Write its price")

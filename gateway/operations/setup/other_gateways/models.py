@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     """Where its name does."""
 
 
-class Place(NamedTuple):
+class Replica(NamedTuple):
     """One address of a model with one key, and what may be sent there in a minute."""
 
     url: str | None
@@ -55,13 +55,13 @@ class Place(NamedTuple):
 
 
 class Backend(msgspec.Struct, kw_only=True):
-    """A model at one or several places."""
+    """A model of one or several replicas."""
 
     name: str
     mode: str
     """`chat`, `embedding` or an endpoint that is passed through."""
     server: Server
-    places: list[Place]
+    replicas: list[Replica]
     further: dict[str, Any]
     """Fields of its entry in the catalogue."""
     price: Price | None
@@ -77,13 +77,13 @@ class Backend(msgspec.Struct, kw_only=True):
 
     @property
     def model(self) -> tuple[object, ...]:
-        """What is the same at all places."""
+        """What is the same for all replicas."""
         return self.mode, self.server._replace(url=None, key=None), self.further
 
     @property
     def same(self) -> tuple[object, ...]:
         """What is equal in backends that are one."""
-        return (*self.model, self.places)
+        return (*self.model, self.replicas)
 
     def takes(self, other: "Backend") -> bool:
         """Whether another one is a replica: a provider has one address."""
@@ -92,7 +92,7 @@ class Backend(msgspec.Struct, kw_only=True):
     def candidate(self, gateway: str, balancing: Mapping[str, Any]) -> Candidate:
         """Return it as an entry of the catalogue, without what stands in for it."""
         server = self.server
-        known = listed_model(self.base_model or server.model, provider=server.provider, base_url=server.url or "")
+        listed = listed_model(self.base_model or server.model, provider=server.provider, base_url=server.url or "")
         candidate = Candidate(
             source=f"{gateway}'s {self.name}",
             model=server.model,
@@ -100,14 +100,14 @@ class Backend(msgspec.Struct, kw_only=True):
             kind="openai" if server.provider else server.kind,
             provider=server.provider or "",
             url=server.url or "",
-            api_key_env=self.places[0].key,
-            max_context=self.max_context or (None if known is None else known.max_context),
+            api_key_env=self.replicas[0].key,
+            max_context=self.max_context or (None if listed is None else listed.max_context),
             capabilities=self.capabilities,
-            price=self.price or (None if known is None else known.price),
+            price=self.price or (None if listed is None else listed.price),
             price_from=f"{gateway}'s config" if self.price is not None else "",
             further=self.further,
         )
-        return _spread(candidate, self.places, balancing)
+        return _spread(candidate, self.replicas, balancing)
 
 
 class Group(msgspec.Struct, kw_only=True):
@@ -189,7 +189,7 @@ class ModelReader:
             name=entry.name,
             mode=mode,
             server=server,
-            places=[Place(server.url, key, weight or None, *map(fields.get, per_minute))],
+            replicas=[Replica(server.url, key, weight or None, *map(fields.get, per_minute))],
             further=_tree(fields) | time_limits(fields, self._common),
             price=msgspec.convert(price, Price) if price else None,
             capabilities=Capabilities(**able),
@@ -255,8 +255,8 @@ class ModelReader:
             same = next((each for each in group.backends if each.takes(backend)), None)
             if same is None:
                 group.backends.append(backend)
-            elif _is_another(backend.places[0], same.places):
-                same.places += backend.places
+            elif _is_another(backend.replicas[0], same.replicas):
+                same.replicas += backend.replicas
                 same.paths += backend.paths
             else:
                 why = "it is the model above at the same address with the same key, or without one"
@@ -294,10 +294,10 @@ def _known_models(model: str, fields: Fields, environ: Mapping[str, str]) -> Ite
         return
     for each in keyed if model == "*" else [name]:
         provider = tables()["servers"].get(each, {}).get("provider")
-        proposed = [name for one in PROPOSALS if one.provider == provider for name in one.models]
-        listed = [known.model for known in listed_chat_models(provider)] if provider else []
+        proposed = [name for proposal in PROPOSALS if proposal.provider == provider for name in proposal.models]
+        listed = [chat_model.model for chat_model in listed_chat_models(provider)] if provider else []
         models = [*proposed, *listed][: MOST_LISTED // (len(keyed) if model == "*" else 1)]
-        yield from (f"{each}/{known}" for known in models)
+        yield from (f"{each}/{named}" for named in models)
 
 
 def _part(pattern: str, text: str) -> str | None:
@@ -359,20 +359,20 @@ def numbered(name: str) -> Iterator[str]:
         count += 1
 
 
-def _is_another(place: Place, others: Sequence[Place]) -> bool:
-    """Whether a place can stand next to others: at another address, or with a key of its own at the same."""
-    there = [each.key for each in others if each.url == place.url]
-    return not there or (place.key is not None and None not in there and place.key not in there)
+def _is_another(replica: Replica, others: Sequence[Replica]) -> bool:
+    """Whether a replica can stand next to others: at another address, or with a key of its own at the same."""
+    there = [each.key for each in others if each.url == replica.url]
+    return not there or (replica.key is not None and None not in there and replica.key not in there)
 
 
-def _spread(candidate: Candidate, places: Sequence[Place], balancing: Mapping[str, Any]) -> Candidate:
+def _spread(candidate: Candidate, replicas: Sequence[Replica], balancing: Mapping[str, Any]) -> Candidate:
     """Return the candidate with several servers or keys, or with a limit of its only one."""
-    if len(places) == 1 and places[0].limited() == {}:
+    if len(replicas) == 1 and replicas[0].limited() == {}:
         return candidate
-    spread = {"balancing": dict(balancing)} if balancing and len(places) > 1 else {}
+    spread = {"balancing": dict(balancing)} if balancing and len(replicas) > 1 else {}
     further = candidate.further
-    if len({place.url for place in places}) == 1 and places[0].key is not None:
-        keys = {"api_keys": [place.limited(env=place.key) for place in places]}
+    if len({replica.url for replica in replicas}) == 1 and replicas[0].key is not None:
+        keys = {"api_keys": [replica.limited(env=replica.key) for replica in replicas]}
         return msgspec.structs.replace(candidate, api_key_env=None, further=further | keys | spread)
     if candidate.provider:
         # Without keys there is nothing to which a limit belongs.
@@ -381,7 +381,7 @@ def _spread(candidate: Candidate, places: Sequence[Place], balancing: Mapping[st
     remote = {"kind": candidate.kind, "model": candidate.model, **of_remote, **spread}
     remote |= {"max_context": candidate.max_context} if candidate.max_context else {}
     remote["replicas"] = [
-        place.limited(base_url=place.url, api_key_env=place.key, weight=place.weight) for place in places
+        replica.limited(base_url=replica.url, api_key_env=replica.key, weight=replica.weight) for replica in replicas
     ]
     own = {name: value for name, value in further.items() if name not in of_remote}
     return msgspec.structs.replace(candidate, url="", api_key_env=None, remote=remote, further=own)

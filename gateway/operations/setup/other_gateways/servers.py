@@ -46,9 +46,9 @@ def server_of(fields: Fields, environ: Mapping[str, str], mode: str) -> Server |
     passed through."""
     texts: dict[str, str] = {}
     for part in ("model", "provider", "url", "resource", "region", "project", "location"):
-        given = str(fields.get(f"server.{part}") or "").strip()
-        variable = variable_of(given)
-        texts[part] = given if variable is None else environ.get(variable, "").strip()
+        text = str(fields.get(f"server.{part}") or "").strip()
+        variable = variable_of(text)
+        texts[part] = text if variable is None else environ.get(variable, "").strip()
         if variable is not None and not texts[part]:
             return f"its {part} is in the variable {variable}, which is not set here: {_SET_IT}"
     if not texts["model"]:
@@ -171,8 +171,8 @@ def _vertex(request: ServerRequest, environ: Mapping[str, str]) -> Server | str:
     if request.url:
         return Server("vertex", "openai", _before(request.url, "/publishers/"), model)
     project, location = (
-        given or environ.get(f"VERTEXAI_{part}", "").strip() or environ.get(f"GOOGLE_CLOUD_{part}", "").strip()
-        for given, part in ((request.project, "PROJECT"), (request.location, "LOCATION"))
+        stated or environ.get(f"VERTEXAI_{part}", "").strip() or environ.get(f"GOOGLE_CLOUD_{part}", "").strip()
+        for stated, part in ((request.project, "PROJECT"), (request.location, "LOCATION"))
     )
     if not project:
         return f"it has no project, and GOOGLE_CLOUD_PROJECT is not set here: {_SET_IT}"
