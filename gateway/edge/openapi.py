@@ -90,9 +90,7 @@ class TypedOperation(_Completed):
 
     def complete(self) -> None:
         self.call_paths_strings()
-        done, answer = next(
-            (status, response) for status, response in (self.responses or {}).items() if status.startswith("2")
-        )
+        done, answer = next((code, reply) for code, reply in (self.responses or {}).items() if code.startswith("2"))
         content = getattr(answer, "content", None) or {}
         shown = {"application/json": next(iter(content.values()))} if content else None
         if shown is not None and any(getattr(parameter, "name", "") == "format" for parameter in self.parameters or ()):

@@ -155,19 +155,11 @@ def alerts(test: bool, server: Server, as_json: bool) -> None:
     if as_json:
         echo_json(answer)
     elif test:
-        rows = [
-            [channel["channel"], channel["where"], channel["problem"] or "accepted"] for channel in answer["channels"]
-        ]
+        rows = [[row["channel"], row["where"], row["problem"] or "accepted"] for row in answer["channels"]]
         click.echo(table(["channel", "to", "test"], rows))
     else:
-        click.echo(
-            "\n".join(f"{channel['channel']}: {channel['where']}" for channel in answer["channels"])
-            or "no channel is set"
-        )
-        rows = [
-            [_time(message["sent_at"]), message["channel"], message["state"], message["summary"]]
-            for message in answer["sent"]
-        ]
+        click.echo("\n".join(f"{row['channel']}: {row['where']}" for row in answer["channels"]) or "no channel is set")
+        rows = [[_time(row["sent_at"]), row["channel"], row["state"], row["summary"]] for row in answer["sent"]]
         click.echo(table(["sent", "to", "state", "about"], rows))
-    if test and any(channel["problem"] for channel in answer["channels"]):
+    if test and any(row["problem"] for row in answer["channels"]):
         raise SystemExit(1)

@@ -182,14 +182,8 @@ def _echo_worst(routing: "RoutingReport") -> None:
     worst = routing.worth.observed.worst
     if worst:
         rows = [
-            [
-                answer.request_id,
-                str(answer.given),
-                str(answer.would_be),
-                (answer.label or "").replace("_", " "),
-                answer.judge or "",
-            ]
-            for answer in worst
+            [row.request_id, str(row.given), str(row.would_be), (row.label or "").replace("_", " "), row.judge or ""]
+            for row in worst
         ]
         head = ["request", "given by", "routing", "judged", "judge"]
         click.echo(f"The worst answers of routing while it was observed\n\n{table(head, rows)}")

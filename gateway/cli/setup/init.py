@@ -275,15 +275,8 @@ def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
         shown = "unknown" if price is None else f"${price.input_usd_per_million:g} / ${price.output_usd_per_million:g}"
         marked = shown + (" (estimate)" if price is not None and (candidate.price is None or price.estimated) else "")
         context = "as the server says" if candidate.max_context is None else f"{candidate.max_context:,}"
-        rows.append(
-            [
-                str(number) if numbered else candidate.name,
-                candidate.model or "the only one",
-                context,
-                marked,
-                candidate.source,
-            ]
-        )
+        name = str(number) if numbered else candidate.name
+        rows.append([name, candidate.model or "the only one", context, marked, candidate.source])
     return table(["" if numbered else "tier", "model", "context", "$ per million in / out", "from"], rows)
 
 

@@ -70,8 +70,7 @@ def _visible(readings: list[GpuReading], named: str | None) -> list[GpuReading]:
     visible: list[GpuReading] = []
     for part in map(str.strip, named.split(",")):
         match = next(
-            (reading for reading in readings if part and (part == str(reading.gpu) or reading.uuid.startswith(part))),
-            None,
+            (card for card in readings if part and (part == str(card.gpu) or card.uuid.startswith(part))), None
         )
         if match is None or match in visible:
             break

@@ -169,9 +169,8 @@ def _ladder_text(scores: "list[LadderScores]", catalog: "Catalog", tasks: "list[
     names = sorted({task.family for task in tasks})
     rows = []
     for tier_scores in scores:
-        cells = [tier_scores.of(tasks, levels=pair) for pair in LEVEL_PAIRS] + [
-            tier_scores.of(tasks, family=name) for name in names
-        ]
+        cells = [tier_scores.of(tasks, levels=pair) for pair in LEVEL_PAIRS]
+        cells += [tier_scores.of(tasks, family=name) for name in names]
         rows.append(
             [
                 catalog.tier(tier_scores.tier).name,
