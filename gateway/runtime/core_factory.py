@@ -103,9 +103,9 @@ def require_local_models(catalog: Catalog) -> None:
 
 
 def core_factory(
-    catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None, *, early: bool = False
+    catalog: Catalog, settings: Settings, core: str, hosts: "RankHosts | None" = None, *, early: bool = False
 ) -> "CoreFactory":
-    """Return a function that loads a core on the calling thread. `places`: where the ranks of a group run if a cluster
+    """Return a function that loads a core on the calling thread. `hosts`: where the ranks of a group run if a cluster
     assigned machines, whose cards are then all its own; None is this machine. `early`: the CPU's core is there once its
     first tier's model is loaded (`load_core`)."""
     knobs_file = knobs_file_of(settings, core)
@@ -128,10 +128,10 @@ def core_factory(
 
         spec = group_spec(catalog, core)
         with naming_what_serves_instead(catalog, core):
-            if places is None:
+            if hosts is None:
                 return load_group(spec, settings.cache_path, knobs_file=knobs_file)
             spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers assigned cards from 0
-            return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
+            return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=hosts)
 
     return load_gpus
 

@@ -91,8 +91,8 @@ def _exact_excess(text: bytes, many_values: bool) -> Excess | None:
         is_quote = strings.quotes_of(piece)
         marks = piece
         if not many_values:
-            places = np.flatnonzero(is_quote | _is_bracket(piece))
-            marks, is_quote = piece[places], is_quote[places]
+            indexes = np.flatnonzero(is_quote | _is_bracket(piece))
+            marks, is_quote = piece[indexes], is_quote[indexes]
         marks = strings.outside(marks, is_quote)
         if (exceeded := brackets.excess_with(marks)) is not None:
             return exceeded

@@ -34,7 +34,7 @@ from inference_core.transport.tls import tls_of
 from tiers.catalog.catalog import Catalog
 
 
-def stage_places() -> RankHosts:
+def stage_hosts() -> RankHosts:
     """Return the place of each bundle of this process's replica: a machine, or a Ray node."""
     group = ray.util.get_current_placement_group()
     assert group is not None, "replicas are deployed with a placement group"
@@ -114,7 +114,7 @@ class CoreDeployment:
         tls = tls_of(terms.core_tls)
         listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32), tls=tls)
         self._server = CoreServer(
-            core_factory(terms.catalog, settings, terms.core, stage_places()),
+            core_factory(terms.catalog, settings, terms.core, stage_hosts()),
             listener,
             watchdog_seconds=watchdog_seconds_of(terms.catalog, terms.core),
             title=core_title(terms.catalog, terms.core),

@@ -196,7 +196,7 @@ async def resolved(
     serving: Serving, tenant: str, body: ResponsesRequest
 ) -> tuple[ResponsesRequest, str | None, Consent | None, dict[int, dict[str, Any]]]:
     """The request with the items that it names, the conversation that they are of, and what the requests that made them
-    consented to; None for both if it names none. Last the named items, by their places.
+    consented to; None for both if it names none. Last the named items, by their indexes.
 
     Raises `ApiError`: 404 for an item that the tenant has not stored, 400 for more than a request may hold.
     """
