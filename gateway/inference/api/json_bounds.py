@@ -62,7 +62,8 @@ def json_excess(text: bytes) -> Excess | None:
         return None
     if KERNELS is not None:
         bounds = MAX_DEPTH, MAX_CONTAINERS, MAX_FIELDS, MAX_EXPONENTS, MAX_LONG_DIGITS
-        return _EXCESSES[KERNELS.json_excess(text, *bounds)]
+        number: int = KERNELS.json_excess(text, *bounds)
+        return _EXCESSES[number]
     many_brackets, many_values = (True, False) if is_short else _are_many(text)
     if not many_brackets and not many_values:
         return None
