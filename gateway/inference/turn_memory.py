@@ -450,11 +450,11 @@ def _size(turn: _Turn) -> int:
     return 256 + size_of(turn.blocks)
 
 
-def _note(noted: dict[K, V], key: K, value: V) -> None:
-    noted.pop(key, None)
-    noted[key] = value
-    if len(noted) > MOST_KNOWN:
-        del noted[next(iter(noted))]
+def _note(bounded: dict[K, V], key: K, value: V) -> None:
+    bounded.pop(key, None)
+    bounded[key] = value
+    if len(bounded) > MOST_KNOWN:
+        del bounded[next(iter(bounded))]
 
 
 _json = msgspec.json.Encoder(order="deterministic").encode

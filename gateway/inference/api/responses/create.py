@@ -181,7 +181,7 @@ def _head(
         model=model,
         service_tier=request.service_tier or "default",
         sampling=sampling or SamplingDefaults(),
-        tools=None if exchange.sent is None else exchange.sent.tools or None,
+        tools=None if exchange.raw_items is None else exchange.raw_items.tools or None,
     )
 
 

@@ -46,10 +46,10 @@ class Exchange:
         body: ResponsesRequest,
         request: InferenceRequest,
         context: StoredContext | None,
-        sent: GivenItems | None = None,
+        raw_items: GivenItems | None = None,
     ) -> None:
-        """`sent`: the items of the request as they were."""
-        self.body, self.request, self.sent = body, request, sent
+        """`raw_items`: the items of the request as they were."""
+        self.body, self.request, self.raw_items = body, request, raw_items
         self._context = context
         self._store = StoredResponses(serving.database)
         # A redaction would change what models and tools had said.
@@ -72,7 +72,8 @@ class Exchange:
 
     def _row(self, response: dict[str, Any]) -> StoredResponse:
         request, context = self.request, self._context
-        items = input_items(self.body.input, request.request_id, None if self.sent is None else self.sent.items)
+        raw_items = None if self.raw_items is None else self.raw_items.items
+        items = input_items(self.body.input, request.request_id, raw_items)
         input_json = msgspec.json.encode(items)
         own = len(input_json) + len(msgspec.json.encode(response["output"]))
         return StoredResponse(
