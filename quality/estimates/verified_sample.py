@@ -99,10 +99,11 @@ def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int 
 
 
 async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> list[bool]:
-    """Return the last `limit` labels (of `tier`, or all), newest first; True: no worse than the strongest tier's."""
+    """Return the last `limit` labels of judges (of `tier`, or all), newest first; True: no worse than the strongest
+    tier's."""
     query = (
         select(verifications.c.label)
-        .where(*sampled_as_served())
+        .where(*sampled_as_served(), by_a_judge())
         .order_by(verifications.c.finished_at.desc(), verifications.c.verification_id.desc())
         .limit(limit)
     )

@@ -13,7 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.decision import LEARNED_KINDS
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
-from quality.estimates.verified_sample import KindShare, Share, UpgradeRate, sampled_as_served, sampling_weights
+from quality.estimates.verified_sample import (
+    ENOUGH_ANSWERS,
+    KindShare,
+    Share,
+    UpgradeRate,
+    by_a_judge,
+    effective_interval,
+    sampled_as_served,
+    sampling_weights,
+)
 from quality.judges.calibration import Calibration
 from quality.monitor.watches import judged_worse
 from quality.records.record import predicted_of
@@ -171,6 +180,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                 .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
                 .where(
                     *sampled_as_served(),
+                    by_a_judge(),
                     verifications.c.tier == tier,
                     routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
                 )
@@ -178,7 +188,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                 .limit(VERDICTS)
             )
             rows = (await connection.execute(query)).all()
-            if len(rows) >= _LEAST:
+            if len(rows) >= ENOUGH_ANSWERS:
                 good = np.array([row.label != "worse" for row in rows], np.float64)
                 expected = np.array([_expected(row.decision, tier, row.judge_reliability) for row in rows])
                 weights = sampling_weights(
@@ -193,8 +203,13 @@ def held_against(tier: int, good: Float, expected: Float, weights: Float) -> Cal
     share = weights / weights.sum()
     predicted, verified = float(share @ expected), float(share @ good)
     difference = verified - predicted
-    half = _Z95 * float(np.sqrt(share**2 @ (good - expected - difference) ** 2))
-    low, high = difference - half, difference + half
+    if len(good) < _LEAST:
+        # The spread of a few equal verdicts is nothing, which says nothing of their share.
+        interval = effective_interval(verified, 1.0 / float(share @ share))
+        low, high = interval.low - predicted, interval.high - predicted
+    else:
+        half = _Z95 * float(np.sqrt(share**2 @ (good - expected - difference) ** 2))
+        low, high = difference - half, difference + half
     return CalibrationDrift(
         tier=tier,
         answers=len(good),

@@ -73,7 +73,7 @@ class ShareWatch:
         finished = verifications.c.finished_at
         query = (
             select(verifications.c.label, finished)
-            .where(*sampled_as_served(), finished > await _begun(connection))
+            .where(*sampled_as_served(), by_a_judge(), finished > await _begun(connection))
             .order_by(finished.desc(), verifications.c.verification_id.desc())
             .limit(self.settings.window)
         )

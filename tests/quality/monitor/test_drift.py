@@ -6,6 +6,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
+from quality.estimates.verified_sample import PEOPLE, wilson_interval
 from quality.monitor import status
 from quality.monitor.status import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 from tests.quality.loop_world import record, store_request
@@ -71,8 +72,14 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
         }
         for number in range(60)
     ]  # fmt: skip
+    by_people = [
+        verdict | {"request_id": f"r{number}", "tier": 1, "label": "worse", "judge": PEOPLE}
+        for number, verdict in enumerate(verdicts[:40], start=60)
+    ]
+    for number in range(60, 100):
+        await store_request(any_engine, record(f"r{number}", created_at=1000.0 + number))
     async with any_engine.begin() as connection:
-        await connection.execute(insert(verifications), verdicts)
+        await connection.execute(insert(verifications), [*verdicts, *by_people])
         await connection.execute(insert(training_rows), encoded)
 
     [found] = await calibration_drift(any_engine, [1, 2, 3])
@@ -88,6 +95,14 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
             insert(training_rows), encoded[0] | {"request_id": "another", "source": "probe", "created_at": 60.0}
         )
     assert (await watch.look())[1].prompts == 61
+
+
+@pytest.mark.parametrize(("good", "drifted"), [(10, False), (8, False), (5, True), (0, True)])
+def test_ten_verdicts_have_an_interval_of_their_share(good: int, drifted: bool) -> None:
+    found = held_against(1, np.array([1.0] * good + [0.0] * (10 - good)), np.full(10, 0.89), np.ones(10))
+    share = wilson_interval(good, 10)
+    assert (found.low, found.high) == (round(share.low - 0.89, 6), round(share.high - 0.89, 6))
+    assert found.drifted == drifted
 
 
 def test_the_rise_of_novelty_has_the_interval_of_two_means() -> None:

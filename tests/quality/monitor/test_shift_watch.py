@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.tenancy import api_keys, teams
-from quality.estimates.verified_sample import PEOPLE, UpgradeSettings
+from quality.estimates.verified_sample import PEOPLE, UpgradeSettings, recent_verdicts
 from quality.monitor.detectors import EDetector, ShiftSettings
 from quality.monitor.watches import STREAM, ShareWatch, ShiftWatch, changes_for, judged_worse, tenants_changes
 from tests.quality.loop_world import record, rows, store_request
@@ -201,6 +201,17 @@ async def test_a_tier_changed_when_the_latest_alarm_says(engine: AsyncEngine) ->
     async with engine.begin() as connection:
         await connection.execute(insert(audit_events), events)
     assert await tenants_changes(engine) == {"t": {1: 4.0}, None: {2: 0.5}}
+
+
+async def test_what_people_say_is_neither_in_the_share_nor_in_its_alarm(engine: AsyncEngine) -> None:
+    rule = UpgradeSettings(window=4, threshold=0.25, min_sample=2)
+    for number in range(3):
+        await verdict(engine, number, at=2000.0 + number)
+    for number in range(3, 9):
+        await verdict(engine, number, worse=True, at=2000.0 + number, judge=PEOPLE)
+    assert await recent_verdicts(engine, 1, 100) == [True] * 3
+    assert await recent_verdicts(engine, None, 100) == [True] * 3
+    assert await ShareWatch(engine, rule).catch_up() is None
 
 
 async def test_the_share_of_the_verdicts_after_the_last_alarm_or_promotion_alarms(engine: AsyncEngine) -> None:
