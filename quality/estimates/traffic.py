@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests, requests
+from migrations.tables.tenancy import api_keys
 from quality.estimates.verified_sample import PEOPLE, UNCERTAIN
 
 Span = Literal["15m", "1h", "24h", "7d"]
@@ -31,9 +32,9 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     answered: dict[int, int]
-    """Requests by the tier that answered or failed last."""
+    """Requests by the tier that answered; those that their callers left are among them."""
     failed: int
-    """Requests whose answer failed; those that their callers left are not among them."""
+    """Requests whose answer failed."""
     refused: int
     """Requests that were refused before there was an answer."""
     verified: int
@@ -47,6 +48,22 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first token, from counts in classes whose bounds are 1.4 times apart."""
     ttft_p95: float | None
 
+    @property
+    def asked(self) -> int:
+        """Requests that were not refused."""
+        return sum(self.answered.values()) + self.failed
+
+
+class KeyRefusals(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused requests of one key; both of its names are None without a known key."""
+
+    key_id: str | None
+    name: str | None
+    count: int
+
+
+MOST_KEYS = 3
+
 
 class RefusalCause(msgspec.Struct, frozen=True, kw_only=True):
     """Refused requests with the same status and code."""
@@ -54,6 +71,10 @@ class RefusalCause(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     code: str
     count: int
+    keys: list[KeyRefusals]
+    """Whose requests they were, the most frequent first; at most `MOST_KEYS`."""
+    other_keys: int
+    """How many more keys there were."""
 
 
 SHOWN_CHANGES = 8
@@ -107,8 +128,10 @@ class _Count:
 
     def add(self, tier: int, status: str, first_token: int | None, count: int, usd: float, strongest: float) -> None:
         """Count alike requests."""
-        self.answered[tier] += count
-        self.failed += count if status == "error" else 0
+        if status == "error":
+            self.failed += count
+        else:
+            self.answered[tier] += count
         self.cost_usd += usd
         self.strongest_usd += strongest
         if first_token is not None:
@@ -142,15 +165,14 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
         for place, tier, status, first_token, *figures in await _answered(connection, begin, seconds):
             for count in (counts[place], whole):
                 count.add(tier, status, first_token, *figures)
-        causes = defaultdict[tuple[int, str], int](int)
-        for place, status, code, refused in await _refused(connection, begin, seconds):
-            causes[status, code] += refused
+        for place, refused in await _refused(connection, begin, seconds):
             for count in (counts[place], whole):
                 count.refused += refused
         for place, label, verified in await _verified(connection, begin, seconds):
             for count in (counts[place], whole):
                 count.verified += verified
                 count.worse += verified if label == "worse" else 0
+        causes = await _causes(connection, begin)
         changes = await _changed(connection, begin)
     return Traffic(
         span=span,
@@ -158,10 +180,7 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
         seconds=seconds,
         buckets=[counts[place].bucket(begin + place * seconds) for place in range(round(length / seconds))],
         together=whole.bucket(begin),
-        causes=[
-            RefusalCause(status=status, code=code, count=count)
-            for (status, code), count in sorted(causes.items(), key=lambda cause: (-cause[1], cause[0]))
-        ],
+        causes=causes,
         changes=changes,
     )
 
@@ -187,13 +206,36 @@ async def _answered(connection: AsyncConnection, begin: float, seconds: float) -
     return [tuple(row) for row in await connection.execute(select(*groups, *sums).group_by(*groups))]
 
 
-async def _refused(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, int, str, int]]:
+async def _refused(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, int]]:
+    """Return counts by bucket."""
     c = refused_requests.c
     place = _place(connection, c.created_at, begin, seconds).label("place")
-    rows = select(place, c.status, c.code, c.count).where(c.created_at >= begin).subquery()
-    groups = (rows.c.place, rows.c.status, rows.c.code)
-    found = await connection.execute(select(*groups, func.sum(rows.c.count)).group_by(*groups))
-    return [(place, status, code, int(count)) for place, status, code, count in found]
+    rows = select(place, c.count).where(c.created_at >= begin).subquery()
+    sums = select(rows.c.place, func.sum(rows.c.count)).group_by(rows.c.place)
+    return [(place, int(count)) for place, count in await connection.execute(sums)]
+
+
+async def _causes(connection: AsyncConnection, begin: float) -> list[RefusalCause]:
+    """Return the causes, the most frequent first, each with the keys that it met."""
+    c = refused_requests.c
+    groups = c.status, c.code, c.key_id, api_keys.c.name
+    sums = (
+        select(*groups, func.sum(c.count))
+        .outerjoin(api_keys, api_keys.c.key_id == c.key_id)
+        .where(c.created_at >= begin)
+        .group_by(*groups)
+    )
+    keys = defaultdict[tuple[int, str], list[KeyRefusals]](list)
+    for status, code, key_id, name, count in await connection.execute(sums):
+        # Keys of the settings have no other id than their name.
+        keys[status, code].append(KeyRefusals(key_id=key_id, name=name or key_id, count=int(count)))
+    causes = []
+    for (status, code), refused in keys.items():
+        refused.sort(key=lambda key: (-key.count, key.name or ""))
+        total = sum(key.count for key in refused)
+        shown, others = refused[:MOST_KEYS], max(len(refused) - MOST_KEYS, 0)
+        causes.append(RefusalCause(status=status, code=code, count=total, keys=shown, other_keys=others))
+    return sorted(causes, key=lambda cause: (-cause.count, cause.status, cause.code))
 
 
 async def _verified(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, str, int]]:

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests
-from quality.estimates.traffic import SPANS, RefusalCause, Span, read_traffic
+from quality.estimates.traffic import SPANS, Span, read_traffic
 from quality.estimates.verified_sample import PEOPLE
+from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.quality.estimates.test_estimates import plans_of
 
@@ -50,17 +54,39 @@ async def test_each_bucket_has_what_happened_in_it(any_engine: AsyncEngine) -> N
 
     assert len(traffic.buckets) == 15
     latest = {round((NOW - bucket.at) // MINUTE): bucket for bucket in traffic.buckets[-3:]}
-    assert [latest[age].answered for age in (0, 1, 2)] == [{1: 1, 2: 1}, {2: 1}, {2: 1}]
+    assert [latest[age].answered for age in (0, 1, 2)] == [{1: 1, 2: 1}, {}, {2: 1}]
     assert [latest[age].failed for age in (0, 1, 2)] == [0, 1, 0]
     assert [latest[age].refused for age in (0, 1, 2)] == [0, 8, 4]
     assert [latest[age].cost_usd for age in (0, 1, 2)] == [1.0, 0.5, 0.5]
     assert latest[1].ttft_p50 is None
     together = traffic.together
-    assert (together.answered, together.failed, together.refused) == ({1: 1, 2: 3}, 1, 12)
+    assert (together.answered, together.failed, together.refused) == ({1: 1, 2: 2}, 1, 12)
     assert (together.cost_usd, together.strongest_usd) == (2.0, 8.0)
-    assert traffic.causes == [
-        RefusalCause(status=429, code="budget", count=7), RefusalCause(status=401, code="no_key", count=5)
+    assert together.asked == 4
+    assert [(cause.status, cause.code, cause.count) for cause in traffic.causes] == [
+        (429, "budget", 7), (401, "no_key", 5)
     ]  # fmt: skip
+
+
+async def test_the_keys_of_a_cause_come_the_most_refused_first(any_engine: AsyncEngine) -> None:
+    named = (await create_key(any_engine, "nightly", None, KeyTerms(), Order(actor="test", now=1.0))).key_id
+    usual = RefusalKind(None, 429, "budget", "", "")
+    counts = {named: 5, "of-settings": 9, None: 7, "few": 2, "fewer": 1}
+    await add_refused(
+        any_engine,
+        [
+            (NOW // MINUTE * MINUTE, msgspec.structs.replace(usual, key_id=key), RefusalCount(n))
+            for key, n in counts.items()
+        ],
+    )
+
+    [cause] = (await read_traffic(any_engine, "1h", NOW)).causes
+
+    assert cause.count == 24
+    assert [(key.key_id, key.name, key.count) for key in cause.keys] == [
+        ("of-settings", "of-settings", 9), (None, None, 7), (named, "nightly", 5)
+    ]  # fmt: skip
+    assert cause.other_keys == 2
 
 
 @pytest.mark.parametrize("span", SPANS)
