@@ -15,8 +15,7 @@ from gateway.base.inference_request import BudgetRef
 from gateway.base.settings import Settings
 from gateway.operations.constant_tier import ConstantFollower
 from gateway.telemetry.alert_channels import Cause
-from gateway.tenancy.admission import QUOTA_EXCEEDED
-from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key
+from gateway.tenancy.budgets.lease_book import MICRO, QUOTA_EXCEEDED, period_bounds, period_key
 from migrations.tables.quality import verifications
 from migrations.tables.requests import refused_requests, requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams

@@ -22,7 +22,14 @@ from gateway.base.errors import ApiError, bad_request, shutting_down
 from gateway.base.inference_request import Allowance, Caller, InferenceRequest
 from gateway.base.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
-from gateway.tenancy.budgets.lease_book import MICRO, microusd, microusd_at_least, period_bounds, period_key
+from gateway.tenancy.budgets.lease_book import (
+    MICRO,
+    QUOTA_EXCEEDED,
+    microusd,
+    microusd_at_least,
+    period_bounds,
+    period_key,
+)
 from gateway.tenancy.windows import Entry, Room, Windows
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
@@ -145,10 +152,6 @@ def check_max_cost(request: InferenceRequest, max_cost_usd: float) -> None:
             "x-aio-max-cost",
             "no_tier_allowed",
         )
-
-
-QUOTA_EXCEEDED = "insufficient_quota"
-"""The code of a refusal because a budget does not cover the request."""
 
 
 class HoldRefusedError(ApiError):

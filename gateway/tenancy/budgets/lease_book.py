@@ -24,6 +24,8 @@ from quality.store.database import writing_first
 from quality.store.drivers import STALL_SECONDS
 
 MICRO = 1_000_000
+QUOTA_EXCEEDED = "insufficient_quota"
+"""The code of a refusal because a budget does not cover the request."""
 # At most a billion dollars: far above it, micro-dollars would be inexact.
 BudgetUsd = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 # A millionth of a micro-dollar: prices are dollars per million tokens, so that a token's has hardly more digits.

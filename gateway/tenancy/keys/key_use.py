@@ -4,6 +4,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.tenancy.budgets.lease_book import QUOTA_EXCEEDED
 from migrations.tables.requests import refused_requests, requests
 from migrations.tables.tenancy import api_keys
 
@@ -19,6 +20,8 @@ class KeyUse(msgspec.Struct, frozen=True, kw_only=True):
     """When its last stored request came (epoch seconds)."""
     refused: int
     """Its refused requests of the last 24 hours."""
+    over_budget_at: float | None
+    """When a budget last did not cover a request of its, within the last 30 days (epoch seconds)."""
 
 
 async def read_key_use(engine: AsyncEngine, keys: tuple[str, ...], now: float) -> dict[str, KeyUse]:
@@ -30,10 +33,16 @@ async def read_key_use(engine: AsyncEngine, keys: tuple[str, ...], now: float) -
     refused = select(func.sum(refused_requests.c.count)).where(
         refused_requests.c.key_id == api_keys.c.key_id, refused_requests.c.created_at >= now - REFUSED_SECONDS
     )
-    figures = (aggregate.scalar_subquery() for aggregate in (spent, last, refused))
+    over_budget = select(func.max(refused_requests.c.last_at)).where(
+        refused_requests.c.key_id == api_keys.c.key_id,
+        refused_requests.c.code == QUOTA_EXCEEDED,
+        refused_requests.c.created_at >= now - SPENT_SECONDS,
+    )
+    figures = (figure.scalar_subquery() for figure in (spent, last, refused, over_budget))
     query = select(api_keys.c.key_id, *figures).where(api_keys.c.key_id.in_(keys))
     async with engine.connect() as connection:
         rows = [tuple(row) for row in await connection.execute(query)]
     return {
-        key: KeyUse(spent_usd=usd or 0.0, last_at=last_at, refused=int(count or 0)) for key, usd, last_at, count in rows
+        key: KeyUse(spent_usd=usd or 0.0, last_at=last_at, refused=int(count or 0), over_budget_at=over_budget_at)
+        for key, usd, last_at, count, over_budget_at in rows
     }

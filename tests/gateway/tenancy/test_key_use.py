@@ -25,13 +25,15 @@ async def test_spending_last_use_and_refusals_are_of_their_times(any_engine: Asy
     )
     refused = RefusalKind(busy, 429, "budget_exceeded", "", "")
     counts = [(NOW - 0.9 * DAY, refused, RefusalCount(count=7)), (NOW - 1.1 * DAY, refused, RefusalCount(count=90))]
+    over_budget = RefusalKind(idle, 429, "insufficient_quota", "", "")
+    counts += [(NOW - ago * DAY, over_budget, RefusalCount(count=1, last_at=NOW - ago * DAY)) for ago in (2, 3)]
     await add_refused(any_engine, counts)
 
     use = await read_key_use(any_engine, (busy, idle), NOW)
 
     assert use == {
-        busy: KeyUse(spent_usd=2.5, last_at=NOW - 5, refused=7),
-        idle: KeyUse(spent_usd=0.0, last_at=None, refused=0),
+        busy: KeyUse(spent_usd=2.5, last_at=NOW - 5, refused=7, over_budget_at=None),
+        idle: KeyUse(spent_usd=0.0, last_at=None, refused=0, over_budget_at=NOW - 2 * DAY),
     }
 
 
@@ -44,6 +46,7 @@ async def test_it_is_one_query_by_indexes_of_the_key(sqlite_engine: AsyncEngine)
         "COVERING INDEX ix_requests_key_id_created_at (key_id=? AND created_at>?)",
         "COVERING INDEX ix_requests_key_id_created_at (key_id=?)",
         "INDEX ix_refused_requests_key_id_created_at (key_id=? AND created_at>?)",
+        "INDEX ix_refused_requests_key_id_code_created_at (key_id=? AND code=? AND created_at>?)",
     ]
     assert len([line for line in plans if " api_keys " in line]) == 1
 
