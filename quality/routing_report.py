@@ -23,6 +23,7 @@ from quality.estimates.served import AnswerTimings, StageTime, answer_timings, r
 from quality.estimates.session_work import finished_work
 from quality.estimates.targets import PROMPT_TOKENS, Predicted, Targets, read_targets
 from quality.estimates.verified_sample import (
+    ENOUGH_ANSWERS,
     Acceptance,
     KindShare,
     ReliabilityBin,
@@ -268,6 +269,11 @@ async def _quality(engine: AsyncEngine, catalog: Catalog, measured: _Measured) -
 def _verified_in_words(overall: KindShare | None, strongest: str) -> str:
     if overall is None or overall.value is None:
         return "No answer has been verified yet, so how good the answers are is not measured."
+    if overall.answers < ENOUGH_ANSWERS:
+        return (
+            f"How good the answers are is not known yet: {overall.answers:,} are verified, and it takes "
+            f"{ENOUGH_ANSWERS - overall.answers} more."
+        )
     return (
         f"By {overall.answers:,} verified answers, {overall.value:.1%} [{overall.low:.1%}, {overall.high:.1%}] of all "
         f"answers are no worse than {strongest}'s."
@@ -378,12 +384,18 @@ def targets_in_words(targets: Targets, strongest: str) -> list[str]:
         if targets.requests
         else "by what AIO ships with, for an even mix of the four classes at the catalogue's prices"
     )
+    missing = ENOUGH_ANSWERS - targets.requests if targets.requests else 0
     sentences = []
     for name, point in (("The active", targets.active), ("A", targets.previewed)):
-        if point is not None:
+        if point is None:
+            continue
+        target = f"{name} quality target of {point.target:.1%}"
+        if missing > 0:
+            sentences.append(f"What to expect of {target.lower()} is not known yet: {missing} more requests.")
+        else:
             sentences.append(
-                f"{name} quality target of {point.target:.1%} is expected to cost {point.cost_share:.1%} of "
-                f"{strongest} alone, with {point.no_worse:.1%} of the answers no worse, {basis}."
+                f"{target} is expected to cost {point.cost_share:.1%} of {strongest} alone, with {point.no_worse:.1%} "
+                f"of the answers no worse, {basis}."
             )
     return sentences
 

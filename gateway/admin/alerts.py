@@ -60,7 +60,7 @@ async def alerts_shown(serving: Serving) -> AlertsShown:
     rows = await reached(AlertMessages(serving.database).newest(MOST_SHOWN))
     names = AlertSent.__struct_fields__
     sent = [AlertSent(**{name: getattr(row, name) for name in names}) for row in rows]
-    channels = [ChannelShown(channel=one.name, where=one.where) for one in channels_of(serving.settings)]
+    channels = [ChannelShown(channel=channel.name, where=channel.where) for channel in channels_of(serving.settings)]
     return AlertsShown(channels=channels, sent=sent)
 
 
@@ -70,7 +70,7 @@ async def order_test(serving: Serving, actor: str) -> AlertsTested:
         raise ApiError(409, "No channel is set: see AIO_ALERT_… of `aio settings`.", code="no_alert_channel")
     now = time.time()
     tested = await send_test(serving.settings, now)
-    details = {one.channel: one.problem or "accepted" for one in tested}
+    details = {test.channel: test.problem or "accepted" for test in tested}
     await reached(
         record_audit(serving.database, at=now, actor=actor, action="alerts.tested", subject="alerts", details=details)
     )
@@ -99,7 +99,9 @@ async def show_alerts_page(request: HttpRequest, admin: Admin) -> Response[Any]:
 @post("/system/alerts/test", opt=OPERATOR, status_code=200)
 async def test_from_page(admin: Admin) -> Response[Any]:
     done = await order_test(admin.serving, admin.actor)
-    return back_to(PATH, "Test: " + "; ".join(f"{one.channel} {one.problem or 'accepted it'}" for one in done.channels))
+    return back_to(
+        PATH, "Test: " + "; ".join(f"{channel.channel} {channel.problem or 'accepted it'}" for channel in done.channels)
+    )
 
 
 ALERT_ENDPOINTS = (show_alerts, test_alerts)

@@ -254,12 +254,12 @@ def arena_parts(stats: CoreStats) -> list[ArenaPart]:
 
     A model's blocks are measured against an arena of its own.
     """
-    found = []
-    for place, model in enumerate(stats.models):
+    parts = []
+    for position, model in enumerate(stats.models):
         most = max(model.blocks_total, 1)
-        found.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (place % 2)))
-        found.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (place % 2)))
-    return [*found, ArenaPart("free", max(0.0, 1 - sum(part.share for part in found)), 0)]
+        parts.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (position % 2)))
+        parts.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (position % 2)))
+    return [*parts, ArenaPart("free", max(0.0, 1 - sum(part.share for part in parts)), 0)]
 
 
 def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:
@@ -276,7 +276,7 @@ def time_bars(counts: list[int]) -> list[Bar]:
     """Return steps by duration, from the first non-empty bucket to the last."""
     labels = [f"≤ {seconds * 1e3:g} ms" for seconds in STEP_SECONDS] + [f"> {STEP_SECONDS[-1]:g} s"]
     rows = list(zip(labels, counts, strict=False))
-    full = [place for place, (_, count) in enumerate(rows) if count]
+    full = [bucket for bucket, (_, count) in enumerate(rows) if count]
     return _bars(rows[full[0] : full[-1] + 1]) if full else []
 
 

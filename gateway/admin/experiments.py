@@ -152,23 +152,23 @@ class ShownExperiment(msgspec.Struct, frozen=True):
 
     def seen(self, measure: Measure) -> Guarded | None:
         """Return the guardrail on this measure at its last look, if there was one."""
-        return next((one for one in self.results.guardrails if one.measure == measure), None)
+        return next((guardrail for guardrail in self.results.guardrails if guardrail.measure == measure), None)
 
 
 @get("/experiments")
 async def show_experiments(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
-    found = await query_page(admin.database, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
+    listed = await query_page(admin.database, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
     versions = await asyncio.to_thread(ArtefactRegistry(admin.serving.settings.registry_path).versions)
     arms = [(f"tier:{number}", name) for number, name in sorted(tier_names(admin.serving).items())]
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
-    shown = [_shown(row) for row in found.rows]
-    running = any(one.row["status"] == "running" for one in shown)
+    shown = [_shown(row) for row in listed.rows]
+    running = any(experiment.row["status"] == "running" for experiment in shown)
     return page(
         request,
         "experiments.html",
         "Experiments",
-        found=found,
+        listed=listed,
         shown=shown,
         running=running,
         arms=arms,
@@ -181,7 +181,7 @@ async def show_experiments(request: HttpRequest, admin: Admin) -> Response[Any]:
 async def start(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Start the experiment that the form describes."""
     fields = await fields_of(request)
-    given = {
+    fields_of_order = {
         "name": fields.get("name", ""),
         "share": number_of(fields, "share", 100) / 100,
         "a": _arm(fields, "a"),
@@ -192,7 +192,7 @@ async def start(request: HttpRequest, admin: Admin) -> Response[Any]:
         "level": number_of(fields, "level", 1, 0.05),
         "most_probes": number_of(fields, "most_probes", MOST_PROBES, 1000.0),
     }
-    order = parse_form(given, ExperimentOrder)
+    order = parse_form(fields_of_order, ExperimentOrder)
     await begin_experiment(admin.serving, admin.actor, order)
     return back_to(PATH, f"The experiment {order.name} has started.")
 

@@ -3,6 +3,7 @@
 The endpoints `/admin/api/keys`, `/admin/api/teams` and `/admin/api/budgets`, then the pages.
 """
 
+import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from gateway.operations.dashboard.html.forms import (
 from gateway.operations.dashboard.html.rendering import Page, back_to, page
 from gateway.operations.running import operations_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.budgets.lease_book import period_bounds
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import (
     BUDGETS,
@@ -64,6 +66,7 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
     shown_key,
 )
+from gateway.tenancy.keys.key_use import KeyUse
 from migrations.tables.tenancy import budgets, teams
 
 
@@ -237,26 +240,29 @@ async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, stat
     operations = operations_of(request)
     database = operations.serving.database
     asked = {name: value for name, value in request.query_params.items() if value.strip()}
-    found = await query_page(database, KEYS, {"limit": str(ROWS)} | asked)
+    listed = await query_page(database, KEYS, {"limit": str(ROWS)} | asked)
     groups = await query_page(database, TEAMS, {"limit": str(ROWS)})
     bounds = await query_page(database, BUDGETS, {"limit": str(ROWS)})
     now = operations.access.tenancy.clock.now()
     states = await reached(states_of(database, bounds.rows, now))
-    limits = await reached(_budgets_of(database, found.rows, now))
+    limits = await reached(_budgets_of(database, listed.rows, now))
+    use = await operations.live.key_use.look(tuple(row["key_id"] for row in listed.rows)) or {}
     return page(
         request,
         "keys.html",
         "Keys and budgets",
         status=status,
         wrong=wrong,
-        found=found,
-        use=await operations.live.key_use.look(tuple(row["key_id"] for row in found.rows)) or {},
-        limits={row["key_id"]: _least_left(row, limits) for row in found.rows},
+        listed=listed,
+        use=use,
+        limits={row["key_id"]: _least_left(row, limits, use.get(row["key_id"])) for row in listed.rows},
         asked=asked,
         teams=groups.rows,
         team_choices=await reached(_team_choices(database)),
         budgets=states,
-        names=await names_of(database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]),
+        names=await names_of(
+            database, [*(budget.subject for budget in states), *(row["team_id"] for row in listed.rows)]
+        ),
         now=now,
         tiers=sorted(operations.serving.routing.served.tiers),
     )
@@ -275,11 +281,23 @@ async def _key_page(
     row = await admin_context(request).run(lambda database, order: shown_key(database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving.database, [row], now))
-    names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
+    names = await names_of(operations.serving.database, [row["team_id"], *(budget.subject for budget in states)])
     tiers = sorted(operations.serving.routing.served.tiers)
-    verbs = [verb for verb in VERBS if verb.offered(row)]
-    shown = {"key": row, "now": now, "budgets": states, "names": names, "tiers": tiers, "verbs": verbs}
-    return page(request, "key.html", row["name"], status=status, wrong=wrong, **shown)
+    use = await operations.live.key_use.look((row["key_id"],)) or {}
+    return page(
+        request,
+        "key.html",
+        row["name"],
+        status=status,
+        wrong=wrong,
+        key=row,
+        now=now,
+        limit=_least_left(row, states, use.get(row["key_id"])),
+        budgets=states,
+        names=names,
+        tiers=tiers,
+        verbs=[verb for verb in VERBS if verb.offered(row)],
+    )
 
 
 @post("/keys", status_code=200)
@@ -313,8 +331,8 @@ async def post_renewal(request: HttpRequest, key: FromPath[str], admin: Admin) -
 
     async def renewed(form: Form) -> Response[Any]:
         hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
-        given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
-        wanted = parse_form(given | given_of(form, "reason"), RotateOrder)
+        grace_fields = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
+        wanted = parse_form(grace_fields | given_of(form, "reason"), RotateOrder)
         grace = wanted.grace_seconds
         issued = await admin.run(lambda database, order: rotate_key(database, key, grace, order), wanted.reason)
         return _issued(request, issued)
@@ -388,14 +406,30 @@ async def _budgets_of(database: AsyncEngine, keys: Iterable[Mapping[str, Any]], 
     subjects = {subject for key in keys for subject in (key["key_id"], key["team_id"]) if subject is not None}
     async with database.connect() as connection:
         rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
-        found = [dict(row) for row in rows.mappings()]
-    return await states_of(database, found, now)
+        mine = [dict(row) for row in rows.mappings()]
+    return await states_of(database, mine, now)
 
 
-def _least_left(key: Mapping[str, Any], states: Sequence[BudgetState]) -> BudgetState | None:
-    """Return the budget of the key or its team that ends its spending first."""
+class Limit(msgspec.Struct, frozen=True):
+    """The budget that ends a key's spending first."""
+
+    budget: BudgetState
+    is_spent: bool
+    anew_at: float | None
+    """When its next period begins (epoch seconds); None: it has one period."""
+
+
+def _least_left(key: Mapping[str, Any], states: Sequence[BudgetState], use: KeyUse | None) -> Limit | None:
+    """Return the budget of the key or its team that has the least left. It is spent as well if it did not cover the
+    newest request of the key: what is left pays for none."""
     mine = [state for state in states if state.subject in (key["key_id"], key["team_id"])]
-    return min(mine, key=lambda state: state.amount_usd - state.spent_usd, default=None)
+    if not mine:
+        return None
+    least = min(mine, key=lambda state: state.amount_usd - state.spent_usd)
+    begin, end = period_bounds(least.period_key)
+    refused_at = None if use is None else use.over_budget_at
+    is_refused = use is not None and refused_at is not None and refused_at > max(begin, use.last_at or 0.0)
+    return Limit(least, is_refused or least.spent_usd >= least.amount_usd, end if math.isfinite(end) else None)
 
 
 async def _team_choices(database: AsyncEngine) -> list[tuple[str, str]]:

@@ -72,10 +72,12 @@ async def carry_out_order(
     except OSError as error:
         raise ApiError(503, f"The knobs cannot be saved: {error}.", code="knobs_unwritable") from error
     changed = [
-        _change(actor, one.part, name, getattr(one.before, name), getattr(one.after, name), reason)
-        for one in made
-        for name in one.after.__struct_fields__
-        if getattr(one.before, name) != getattr(one.after, name)
+        _change(
+            actor, part_change.part, name, getattr(part_change.before, name), getattr(part_change.after, name), reason
+        )
+        for part_change in made
+        for name in part_change.after.__struct_fields__
+        if getattr(part_change.before, name) != getattr(part_change.after, name)
     ]
     return KnobsWritten(changed, await knobs.write_down(changed))
 
@@ -110,7 +112,10 @@ async def order_replicas(
 
 def replica_changes(knobs: ReplicaKnobs, numbers: list[int], wanted: Mapping[str, Any]) -> list[PartChange]:
     """Change the knobs of these tiers, all or none; return those of each. Raises `ApiError`."""
-    return [PartChange(part_of(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)]
+    return [
+        PartChange(part_of(tier_change.tier.number), tier_change.before, tier_change.after)
+        for tier_change in knobs.change(numbers, wanted)
+    ]
 
 
 def part_of(tier: int) -> str:

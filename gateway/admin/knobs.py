@@ -84,8 +84,8 @@ class KnobPatch:
 
     def wanted(self, body: Any) -> dict[str, Any]:
         """The knobs that a body names."""
-        given = {name: getattr(body, name) for name in self._names}
-        return {name: value for name, value in given.items() if value is not UNSET}
+        knob_values = {name: getattr(body, name) for name in self._names}
+        return {name: value for name, value in knob_values.items() if value is not UNSET}
 
 
 def change_handler(
@@ -180,9 +180,9 @@ async def change_knobs(
 ) -> KnobsChanged:
     """All named knobs change between two steps of their cores, or none; null restores a start value."""
     body: Any = data
-    given = {name: getattr(body, name) for name in KNOB_NAMES}
+    knob_values = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
-        changes={name: value for name, value in given.items() if value is not UNSET},
+        changes={name: value for name, value in knob_values.items() if value is not UNSET},
         actor=admin.actor,
         model=body.model,
         core=body.core,

@@ -123,8 +123,8 @@ async def show_review(
 ) -> Response[Any]:
     """Show the newest unreviewed answer. Query: `label`, worse or uncertain; `cursor`, to skip those before."""
     asked = await reviews_from(admin.serving, label, cursor, 1)
-    found = await review_of(admin.serving, asked.rows[0]["verification_id"]) if asked.rows else None
-    return page(request, "review.html", "Review", found=found, next=asked.next, label=label)
+    answer = await review_of(admin.serving, asked.rows[0]["verification_id"]) if asked.rows else None
+    return page(request, "review.html", "Review", answer=answer, next=asked.next, label=label)
 
 
 @post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)

@@ -16,12 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway import __version__
 from gateway.admin.health import health_of
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
-from gateway.admin.traffic import LAST, SPAN_NAMES, USUAL_SPAN, SpanQuery, charts_of
+from gateway.admin.traffic import LAST, SPAN_NAMES, USUAL_SPAN, SpanQuery, charts_of, lettered
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter, root_of
 from gateway.edge.proxies import host_is_allowed
 from gateway.inference.service import Serving
-from gateway.operations.dashboard.html.charts import Timeline
 from gateway.operations.dashboard.html.rendering import (
     HEADERS,
     TEMPLATES,
@@ -230,15 +229,14 @@ async def show_overview(request: HttpRequest, admin: Admin, span: SpanQuery = US
     live = admin.operations.live
     traffic = await live.traffic.look(span)
     shown = await _context(admin.operations, await live.overview(), traffic, span)
-    charts = _charts_of(admin.operations, traffic)
     curl, api_url = first_request(request), f"{address(request)}/v1"
     return page(
         request,
         "overview.html",
         "Overview",
         **shown,
+        **_chart_context(admin.operations, traffic),
         with_charts=True,
-        charts=charts,
         spans=SPAN_NAMES,
         curl=curl,
         api_url=api_url,
@@ -270,7 +268,8 @@ async def _events(operations: Operations, root: str, span: Span) -> AsyncIterato
         text = await fragment(operations, now, traffic, span)
         if traffic is not charted:
             charted = traffic
-            text += _charts(operations, traffic)
+            shown = _chart_context(operations, traffic) | {"traffic": traffic, "waiting": _waiting(operations)}
+            text += TEMPLATES.get_template("overview_charts.html").render(shown)
         yield "".join(f"data: {line}\n" for line in below(root, text).splitlines()) + "\n"
 
 
@@ -284,27 +283,27 @@ async def fragment(operations: Operations, now: Overview, traffic: Traffic | Non
     return drawn[2]
 
 
-def _charts(operations: Operations, traffic: Traffic | None) -> str:
-    return TEMPLATES.get_template("overview_charts.html").render(
-        charts=_charts_of(operations, traffic), traffic=traffic
-    )
-
-
-def _charts_of(operations: Operations, traffic: Traffic | None) -> list[Timeline]:
+def _chart_context(operations: Operations, traffic: Traffic | None) -> dict[str, Any]:
+    """Return the charts and what was changed in their time."""
     if traffic is None or not _has_requests(traffic):
-        return []
-    return charts_of(traffic, tier_names(operations.serving))
+        return {"charts": [], "changes": []}
+    return {"charts": charts_of(traffic, tier_names(operations.serving)), "changes": lettered(traffic.changes)}
 
 
 def _has_requests(traffic: Traffic) -> bool:
-    return bool(traffic.together.answered or traffic.together.refused)
+    return bool(traffic.together.asked or traffic.together.refused)
+
+
+def _waiting(operations: Operations) -> str:
+    """Say why figures of the database are not there."""
+    return "the database does not answer" if "database" in operations.readiness.problems else "loading"
 
 
 async def _context(operations: Operations, now: Overview, traffic: Traffic | None, span: Span) -> dict[str, Any]:
     steps, worth = await first_steps(operations), operations.constant.last
     catalog = operations.serving.routing.served.catalog
     verdict = None if worth is None else worth.catalogue
-    charted = traffic is not None and _has_requests(traffic)
+    charted, waiting = traffic is not None and _has_requests(traffic), _waiting(operations)
     return {
         "now": now,
         "span": span,
@@ -312,11 +311,15 @@ async def _context(operations: Operations, now: Overview, traffic: Traffic | Non
         "traffic": traffic,
         "charted": charted,
         # Nothing to chart: the page says what to do instead.
-        "quiet": not now.overall.requests and not charted,
+        "quiet": not now.overall.requests and not charted and (traffic is not None or waiting != "loading"),
+        "waiting": waiting,
+        "is_verified": operations.quality_loop is not None,
         "problems": operations.readiness.problems,
         "steps": steps,
         "open_steps": sum(step.done is not True for step in steps),
         "worth": verdict,
+        # A single tier has nothing to be compared with.
+        "worth_is_read": worth is not None or len(catalog.tiers) == 1,
         "worth_text": None if worth is None else operations.constant.in_words(verdict),
         "tier_names": tier_names(operations.serving),
         "estimated": {spec.number: spec.price.estimated for spec in catalog.tiers},

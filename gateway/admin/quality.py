@@ -98,15 +98,15 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
             high=drift.high,
             flagged=drift.drifted,
         )
-    for one in status.calibration_drift:
+    for calibration in status.calibration_drift:
         yield EstimateRow(
             estimate="verified less predicted",
-            tier=one.tier,
-            count=one.answers,
-            value=one.verified - one.predicted,
-            low=one.low,
-            high=one.high,
-            flagged=one.drifted,
+            tier=calibration.tier,
+            count=calibration.answers,
+            value=calibration.verified - calibration.predicted,
+            low=calibration.low,
+            high=calibration.high,
+            flagged=calibration.drifted,
         )
     for judge in status.calibrations:
         for name in ("sensitivity", "specificity"):
@@ -262,9 +262,9 @@ def warnings_of(status: MonitorStatus) -> Iterator[Warned]:
             worse = rate.needs_upgrade
             text = f"{worse.value or 0.0:.0%} of the last {worse.total} verified answers were worse. {rate.reason}"
             yield Warned(rate.tier, text)
-    for one in status.calibration_drift:
-        if one.drifted:
-            yield Warned(one.tier, one.in_words)
+    for calibration in status.calibration_drift:
+        if calibration.drifted:
+            yield Warned(calibration.tier, calibration.in_words)
     for drift in status.input_drift:
         if drift.drifted:
             yield Warned(None, f"The last {drift.prompts:,} prompts differ from those before them ({drift.of}).")
@@ -374,8 +374,12 @@ async def roll_back_version(request: HttpRequest, admin: Admin) -> Response[Any]
 async def try_version(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
-    given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
-    order = parse_form(given, TrialOrder)
+    trial_fields = {
+        "version": _version(fields),
+        "share": number_of(fields, "share", 100) / 100,
+        "reason": reason_of(fields),
+    }
+    order = parse_form(trial_fields, TrialOrder)
     await order_trial(admin.serving, admin.actor, order)
     return back_to(PATH, f"Version {order.version} is on trial.")
 
@@ -401,7 +405,7 @@ async def _estimates(operations: Operations) -> MonitorStatus | None:
 
 def _not_sampled(estimates: MonitorStatus) -> str:
     """Return the reasons in words, the most frequent first."""
-    counts = sorted(estimates.not_sampled.items(), key=lambda one: -one[1])
+    counts = sorted(estimates.not_sampled.items(), key=lambda reason_count: -reason_count[1])
     return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
 
 

@@ -43,26 +43,26 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 def stages_of(record: Record) -> list[Stage]:
     """Return the recorded stages in order. Time between routing and the queue was spent on earlier tiers."""
     timings = record.timings
-    found = [Stage(name="Route", begin_ms=0.0, end_ms=timings.route_ms)]
+    stages = [Stage(name="Route", begin_ms=0.0, end_ms=timings.route_ms)]
     first = timings.ttft_ms
     if first is not None and timings.queue_ms is not None and timings.prefill_ms is not None:
         queued = max(first - timings.prefill_ms - timings.queue_ms, 0.0)
         read = min(queued + timings.queue_ms, first)
         last = first + (timings.decode_ms or 0.0)
-        found += [
+        stages += [
             Stage(name="Queue", begin_ms=queued, end_ms=read),
             Stage(name="Prefill", begin_ms=read, end_ms=first),
             Stage(name="Decode", begin_ms=first, end_ms=last),
             Stage(name="Stream", begin_ms=last, end_ms=max(timings.e2e_ms, last)),
         ]
     elif first is not None:
-        found += [
+        stages += [
             Stage(name="To the first token", begin_ms=timings.route_ms, end_ms=first),
             Stage(name="Answer", begin_ms=first, end_ms=timings.e2e_ms),
         ]
     else:
-        found.append(Stage(name="Answer", begin_ms=timings.route_ms, end_ms=timings.e2e_ms))
-    return found
+        stages.append(Stage(name="Answer", begin_ms=timings.route_ms, end_ms=timings.e2e_ms))
+    return stages
 
 
 def rerouted(routing: RoutingService, record: Record, quality_target: float) -> Decision | str:
@@ -121,15 +121,15 @@ async def show_requests(request: HttpRequest, admin: Admin) -> Response[Any]:
     filtered = bool(query.keys() - {"cursor", "limit"})
     # The filters of the list are not those of the refusals of the last hour, which are of all keys.
     recent = None if filtered or "cursor" in query else await admin.operations.live.traffic.look("1h")
-    found = await query_page(admin.database, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
+    listed = await query_page(admin.database, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
     return page(
         request,
         "requests.html",
         "Requests",
-        found=found,
+        listed=listed,
         asked=asked,
         refused=refused,
-        names=await names_of(admin.database, (row["key_id"] for row in found.rows)),
+        names=await names_of(admin.database, (row["key_id"] for row in listed.rows)),
         recent=recent,
         filtered=filtered,
         tiers=sorted(admin.serving.routing.served.tiers),
@@ -182,8 +182,8 @@ async def _record(serving: Serving, request_id: str) -> Recorded:
     return record
 
 
-def _target(given: str) -> float | None:
-    return number(given, "quality", 0, 1) if given else None
+def _target(text: str) -> float | None:
+    return number(text, "quality", 0, 1) if text else None
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

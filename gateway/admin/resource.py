@@ -153,10 +153,10 @@ def list_endpoint(
     `limit`, as a file. `says`: what people read of it; `name`: the operation's id, if it is not that of the path."""
 
     async def show(request: HttpRequest, admin: Admin, as_csv: AsCsv) -> Response[Page]:
-        given = dict(request.query_params)
+        query = dict(request.query_params)
         if as_csv:
-            return await _as_csv(admin.database, listing, given)
-        return Response(await query_page(admin.database, listing, given), media_type="application/json")
+            return await _as_csv(admin.database, listing, query)
+        return Response(await query_page(admin.database, listing, query), media_type="application/json")
 
     show.__name__, show.__doc__ = name or f"list_{path[1:]}", says
     return get(path, opt=opt, summary=summary)(show)
@@ -215,11 +215,11 @@ async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any
         return chosen
     async with database.connect() as connection:
         ids = {column: await id_of(connection, _KINDS[column], chosen[column]) for column in named}
-    return chosen | {column: found for column, found in ids.items() if found is not None}
+    return chosen | {column: id_ for column, id_ in ids.items() if id_ is not None}
 
 
-async def _as_csv(database: AsyncEngine, listing: Listing, given: dict[str, str]) -> Response[Any]:
-    chosen, bounds = asked_for(listing, given)
+async def _as_csv(database: AsyncEngine, listing: Listing, query: dict[str, str]) -> Response[Any]:
+    chosen, bounds = asked_for(listing, query)
     left: int = bounds.pop("limit", USUAL_CSV_ROWS)
     if not 1 <= left <= MOST_CSV_ROWS:
         allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
@@ -240,21 +240,21 @@ async def _as_csv(database: AsyncEngine, listing: Listing, given: dict[str, str]
     return csv_stream(listing.table.name, chunks())
 
 
-def _value(name: str, given: str, kind: type[Any]) -> Any:
+def _value(name: str, text: str, kind: type[Any]) -> Any:
     if kind is int:
-        return whole_number(given, name, -MOST_INTEGER, MOST_INTEGER)
+        return whole_number(text, name, -MOST_INTEGER, MOST_INTEGER)
     if kind is float:
-        return epoch_seconds(given, name)
+        return epoch_seconds(text, name)
     # PostgreSQL can compare with no text that has it.
-    if "\0" in given:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
-    return given
+    if "\0" in text:
+        raise bad_request(f"Invalid {name}: {text[:64]!r} contains NUL.", name, "invalid_value")
+    return text
 
 
 async def names_of(engine: AsyncEngine, ids: Iterable[str | None]) -> dict[str, str]:
     """Return the names of the keys and teams with these ids; keys of the settings have no other id than their name.
     Raises `ApiError` 503."""
-    wanted = {one for one in ids if one is not None}
+    wanted = {id_ for id_ in ids if id_ is not None}
 
     async def read() -> dict[str, str]:
         of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))

@@ -1,4 +1,4 @@
-"""Routing pays: what it costs, how good it is, whether it pays and what would help, as a page and for programs
+"""Does routing pay? The verdict, what routing costs, how good it is and what would help, as a page and for programs
 (`GET /admin/api/report`); the quality target and the mode of routing, which that page changes.
 """
 
@@ -27,6 +27,7 @@ from gateway.operations.dashboard.html.rendering import HEADERS, Page, back_to, 
 from gateway.operations.routing_report import gateway_report
 from gateway.operations.running import Operations
 from gateway.tenancy.admin_guard import OPERATOR
+from quality.comparison.routing_worth import WorthVerdict
 from quality.estimates.costs import USUAL_DAYS, CostReport, NetSaving, Part, Spent, first_second
 from quality.estimates.traffic import SPANS, Span
 from quality.estimates.verified_sample import ENOUGH_ANSWERS, ReliabilityBin
@@ -35,6 +36,8 @@ from quality.routing_report import KindQuality, Period, RoutingReport
 from tiers.catalog.catalog import name_of_tier
 
 PATH = "/admin/routing"
+TITLE = "Does routing pay?"
+VERDICTS: Mapping[WorthVerdict, str] = {"pays": "Yes", "does_not_pay": "No", "not_known_yet": "Not known yet"}
 MOST_DAYS = 366
 PeriodSpan = Literal[Span, "30d"]
 SPANS_SHOWN = (*SPAN_NAMES.items(), ("30d", "30 days"))
@@ -136,14 +139,17 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
     report = await reached(gateway_report(admin.operations, period, wait_seconds=WAIT_SECONDS))
     names = tier_names(admin.serving)
     routing, costs, help_ = admin.serving.routing, report.cost.costs, report.help
-    tenths = report.quality.calibration
+    tenths, worth = report.quality.calibration, report.worth.worth.catalogue
     drifts = await reached(calibration_drift(admin.database, list(range(1, routing.served.strongest))))
     keys = [part.name for part in (*costs.by_key, *costs.by_team)]
     return page(
         request,
         "routing.html",
-        "Routing pays",
+        TITLE,
         report=report,
+        verdict=VERDICTS["not_known_yet" if worth is None else worth.verdict],
+        warning=_unexpected(report),
+        enough=ENOUGH_ANSWERS,
         days=math.ceil((report.until - report.since) / _DAY),
         names=await names_of(admin.database, keys),
         settings=list(QUALITY_SETTINGS),
@@ -157,9 +163,11 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         tier_parts=_by_tier(costs, names),
         class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
         kinds=_by_kind(report.quality.kinds),
-        drifts=[one for one in drifts if one.drifted],
-        calibration_marks=[_calibration_mark(one, names) for one in tenths if one.no_worse.total >= ENOUGH_ANSWERS],
-        unknown_tenths=[(one, more) for one in tenths if (more := ENOUGH_ANSWERS - one.no_worse.total) > 0],
+        drifts=[drift for drift in drifts if drift.drifted],
+        calibration_marks=[
+            _calibration_mark(tenth, names) for tenth in tenths if tenth.no_worse.total >= ENOUGH_ANSWERS
+        ],
+        unknown_tenths=[(tenth, more) for tenth in tenths if (more := ENOUGH_ANSWERS - tenth.no_worse.total) > 0],
         diagonal=[Curve(name="as predicted", points=[(0.0, 0.0), (1.0, 1.0)], colour="quiet", dashes="4 4")],
         marks=_target_marks(report),
         **_target_curve(report),
@@ -236,6 +244,20 @@ def _by_day(costs: CostReport) -> Timeline:
     )
 
 
+def _unexpected(report: RoutingReport) -> str:
+    """Say that the quality expected of the active target is not what was verified; "" where it may be."""
+    targets, verified = report.help.targets, report.quality.overall
+    expected = targets.active.no_worse
+    if not targets.requests or verified is None or verified.value is None or verified.answers < ENOUGH_ANSWERS:
+        return ""
+    if verified.low <= expected <= verified.high:
+        return ""
+    return (
+        f"{expected:.1%} expected at the active target, by {targets.requests:,} requests; {verified.value:.1%} "
+        f"[{verified.low:.1%}, {verified.high:.1%}] verified as good, of {verified.answers:,} answers."
+    )
+
+
 def _target_curve(report: RoutingReport) -> dict[str, Any]:
     """Return the curve of all targets, and a plane from a tenth below its least quality up to 1."""
     points = report.help.targets.points
@@ -285,7 +307,7 @@ def _learned(report: RoutingReport) -> list[Any]:
 
 
 ROUTING_PAGE = Page(
-    title="Routing pays",
+    title=TITLE,
     path="/routing",
     handlers=(show_routing_page, apply_target, switch_mode, show_former_page),
 )

@@ -31,9 +31,11 @@ from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.admin_guard import OPERATOR
 from quality.store.database import head_revision
+from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.engines import EngineStatus
 from tiers.errors import CatalogError, CoreMemoryError
 from tiers.remote.refusals import REFUSALS, LearnedRefusal
+from tiers.tier import Tier
 
 State = Literal["ok", "away", "not used"]
 PATIENCE_SECONDS = 2.0
@@ -149,11 +151,11 @@ async def _cores(knobs: CoreKnobs) -> list[Dependency]:
     cores = knobs.cores
     there, away = await read_cores(cores)
     policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
-    found = []
+    dependencies = []
     for name in cores:
         problem = str(away[name]) if name in away else None
         steps = there[name].steps if name in there else 0
-        found.append(
+        dependencies.append(
             Dependency(
                 name=f"core {name}",
                 state="ok" if problem is None else "away",
@@ -161,38 +163,49 @@ async def _cores(knobs: CoreKnobs) -> list[Dependency]:
                 policy=policy,
             )
         )
-    return found
+    return dependencies
 
 
 def _tiers(serving: Serving) -> list[Dependency]:
-    """Remote tiers; the others share the state of their core."""
-    found = []
-    for number, tier in sorted(serving.routing.served.tiers.items()):
-        if tier.core_name is not None:
-            continue
-        healthy, engine = tier.load().healthy, tier.engine()
-        detail = "takes requests" if healthy else "takes no requests now"
-        found.append(
-            Dependency(
-                name=f"tier {number}, {tier.model}",
-                state="ok" if healthy else "away",
-                detail=detail if engine is None else _engine_detail(detail, engine),
-                policy="The next allowed tier up answers; without one, 503 with Retry-After.",
-            )
-        )
-    return found
+    """Return all tiers, with what each runs on."""
+    return [_tier(serving, tier) for _, tier in sorted(serving.routing.served.tiers.items())]
 
 
-def _engine_detail(detail: str, engine: EngineStatus) -> str:
+def _tier(serving: Serving, tier: Tier) -> Dependency:
+    is_healthy, engine = tier.load().healthy, tier.engine()
+    takes = "takes requests" if is_healthy else "takes no requests now"
+    if tier.core_name is not None:
+        runs_on = f"runs on the core {tier.core_name}, {_device(serving.routing.served.catalog, tier.core_name)}"
+    else:
+        runs_on = "runs on a server elsewhere" if engine is None else _engine_detail(engine)
+    return Dependency(
+        name=f"tier {tier.number}, {tier.model}",
+        state="ok" if is_healthy else "away",
+        detail=f"{takes}; {runs_on}",
+        policy="The next allowed tier up answers; without one, 503 with Retry-After.",
+    )
+
+
+def _device(catalog: Catalog, core: str) -> str:
+    """Return what a core computes with."""
+    if core == CPU_CORE:
+        return "on the CPU"
+    group = catalog.group(core)
+    if group.device == "cpu":
+        return "on the CPU in place of GPUs"
+    return f"on {group.cards} {'GPU' if group.cards == 1 else 'GPUs'}"
+
+
+def _engine_detail(engine: EngineStatus) -> str:
     where = f" on {engine.url}" if engine.url else ""
     restarts = f", restarted {engine.restarts} times" if engine.restarts else ""
-    return f"{detail}; {engine.detail}{where}{restarts}; log: {engine.log}"
+    return f"{engine.detail}{where}{restarts}; log: {engine.log}"
 
 
 async def _revision(serving: Serving) -> str | None:
     async with serving.database.connect() as connection:
-        found: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return None if found is None else str(found)
+        revision: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return None if revision is None else str(revision)
 
 
 async def _timed(work: Awaitable[None]) -> float | Exception:
@@ -235,8 +248,8 @@ async def show_system(admin: Admin, as_csv: AsCsv) -> Response[SystemState]:
 
 def _rows(state: SystemState) -> Iterator[dict[str, Any]]:
     """A line for each dependency, problem, fact and line of memory: its `part` of the state."""
-    for one in state.dependencies:
-        yield {"part": "dependency", **msgspec.structs.asdict(one)}
+    for dependency in state.dependencies:
+        yield {"part": "dependency", **msgspec.structs.asdict(dependency)}
     for name, problem in state.problems.items():
         yield {"part": "problem", "name": name, "detail": problem}
     facts = {
@@ -303,11 +316,13 @@ class RefusalsForgotten(msgspec.Struct, frozen=True, kw_only=True):
 @get("/refusals", summary="Show the parameters that servers refuse")
 async def show_refusals(admin: Admin) -> RefusalsShown:
     """A parameter is here after a server refused it as such and answered the same request without it."""
-    found = REFUSALS.listed()
+    refusals = REFUSALS.listed()
     if admin.operations.peers is not None:
         for told in (await admin.operations.peers.ask("refusals")).values():
-            found += msgspec.msgpack.decode(told, type=list[LearnedRefusal])
-    latest = {(one.tier, one.url, one.api, one.model, *one.parameters): one for one in found}
+            refusals += msgspec.msgpack.decode(told, type=list[LearnedRefusal])
+    latest = {
+        (refusal.tier, refusal.url, refusal.api, refusal.model, *refusal.parameters): refusal for refusal in refusals
+    }
     return RefusalsShown(refusals=list(latest.values()))
 
 

@@ -49,7 +49,7 @@ def chances_of(decision: Decision, names: Mapping[int, str] = _NO_NAMES) -> list
 
 
 def _named(words: str, names: Mapping[int, str]) -> str:
-    return _NUMBERED.sub(lambda found: name_of_tier(int(found[1]), names), words)
+    return _NUMBERED.sub(lambda match: name_of_tier(int(match[1]), names), words)
 
 
 def _why_not(decision: Decision, tier: int) -> str:

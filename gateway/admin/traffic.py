@@ -1,6 +1,7 @@
 """The traffic over time, for programs (`GET /admin/api/traffic`) and as the charts of the overview."""
 
 from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
 from typing import Annotated, Any
 
 import msgspec
@@ -10,8 +11,9 @@ from litestar.response import Response
 
 from gateway.admin.resource import Admin, AsCsv, json_or_csv
 from gateway.base.errors import ApiError
-from gateway.operations.dashboard.html.charts import DASHES, Series, Timeline
-from quality.estimates.traffic import Bucket, Span, Traffic
+from gateway.base.numbers import utc_text
+from gateway.operations.dashboard.html.charts import DASHES, Event, Series, Timeline
+from quality.estimates.traffic import Bucket, Change, Span, Traffic
 
 SPAN_NAMES: Mapping[Span, str] = {"15m": "15 minutes", "1h": "1 hour", "24h": "24 hours", "7d": "7 days"}
 LAST: Mapping[Span, str] = {**SPAN_NAMES, "1h": "hour"}
@@ -39,9 +41,22 @@ def _flat(bucket: Bucket, tiers: Sequence[int]) -> dict[str, Any]:
     return row | {f"tier_{number}": answered.get(number, 0) for number in tiers}
 
 
+def lettered(changes: Sequence[Change]) -> list[tuple[str, Change]]:
+    """Return changes, newest first, with their letters on the charts, where the oldest is A."""
+    return list(zip(reversed(ascii_uppercase[: len(changes)]), changes, strict=True))
+
+
 def charts_of(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
-    """Return the charts of requests, of failures and refusals, of first tokens and of costs. `names`: of the tiers that
-    serve now."""
+    """Return the charts of requests, of failures and refusals, of first tokens and of costs, with lines where something
+    was changed. `names`: of the tiers that serve now."""
+    events = [
+        Event(change.at, letter, f"{letter}, {utc_text(change.at)}: {change.what}: {change.subject}")
+        for letter, change in reversed(lettered(traffic.changes))
+    ]
+    return [msgspec.structs.replace(shown, events=events) for shown in _charts(traffic, names)]
+
+
+def _charts(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
     buckets = traffic.buckets
     times = [bucket.at for bucket in buckets]
     failed = _per(traffic, 60.0, [bucket.failed for bucket in buckets])

@@ -201,11 +201,11 @@ async def order_answers(request: HttpRequest, trial: Trial) -> Ask:
     """Decide, and write down who asks which tiers by whose rules. Raises `ApiError` 400 and 503."""
     serving, asker = serving_of(request), caller_of(request)
     simulated = await simulated_caller(request, trial.key)
-    found = await routed(serving, trial, simulated)
-    caller, tiers = billed_to(asker, simulated), dict.fromkeys((found.tier, serving.routing.served.strongest))
-    tag, target = simulated.key_id or "", found.decision.target
+    route = await routed(serving, trial, simulated)
+    caller, tiers = billed_to(asker, simulated), dict.fromkeys((route.tier, serving.routing.served.strongest))
+    tag, target = simulated.key_id or "", route.decision.target
     # A rule may give the chosen tier's requests to a target in its place.
-    models = {tier: f"tier-{tier}" for tier in tiers} | ({found.tier: target} if target else {})
+    models = {tier: f"tier-{tier}" for tier in tiers} | ({route.tier: target} if target else {})
     ordered = [(tier, request_of(serving, trial, caller, model, tag)) for tier, model in models.items()]
     details = {"key": simulated.key_id, "requests": {f"tier-{tier}": asked.request_id for tier, asked in ordered}}
     now, subject = access_of(request).tenancy.clock.now(), ordered[0][1].request_id
@@ -213,7 +213,7 @@ async def order_answers(request: HttpRequest, trial: Trial) -> Ask:
         serving.database, at=now, actor=actor_of(request), action="answer.tried", subject=subject, details=details
     )
     await reached(audit)
-    return Ask(found=found, requests=ordered)
+    return Ask(found=route, requests=ordered)
 
 
 async def order_verdict(request: HttpRequest, request_id: str, better: str) -> FeedbackTaken:
@@ -237,8 +237,8 @@ async def order_verdict(request: HttpRequest, request_id: str, better: str) -> F
 async def _shown(
     request: HttpRequest, form: Form, status: int = 200, wrong: WrongField | None = None, **more: Any
 ) -> Response[Any]:
-    """Return the page with the form as it was filled in; `found`: a decision, `tried`: the answers."""
-    context = _parts(serving_of(request), more.pop("found", None)) | {
+    """Return the page with the form as it was filled in; `route`: a decision, `tried`: the answers."""
+    context = _parts(serving_of(request), more.pop("route", None)) | {
         "tried": [],
         "consents": False,
         "given": given_of(form, *_FIELDS),
@@ -250,11 +250,11 @@ async def _shown(
     return page(request, "tryout.html", "Try", status=status, **context | more)
 
 
-def _parts(serving: Serving, found: Routed | None) -> dict[str, Any]:
+def _parts(serving: Serving, route: Routed | None) -> dict[str, Any]:
     """Return what the parts of the page that change show of the tiers and of a decision."""
     tiers = serving.routing.served.catalog.tiers
     return {
-        "found": found,
+        "route": route,
         "tier_names": tier_names(serving),
         "models": {spec.number: spec.served_name for spec in tiers},
         "estimated": {spec.number: spec.price.estimated for spec in tiers},
@@ -278,8 +278,8 @@ async def try_route(request: HttpRequest) -> Response[Any]:
             form = {**form, "prompt": [EXAMPLES[int(number)][1]]}
         trial = _trial_of(form)
         serving = serving_of(request)
-        found = await routed(serving, trial, await simulated_caller(request, trial.key))
-        return await _shown(request, form, found=found)
+        route = await routed(serving, trial, await simulated_caller(request, trial.key))
+        return await _shown(request, form, route=route)
 
     return await _refused_in_page(request, work)
 
@@ -296,8 +296,10 @@ async def try_answers(request: HttpRequest) -> Response[Any]:
             headers = {**HEADERS, "x-accel-buffering": "no"}
             return Stream(_events(request, ask), media_type=EVENTS_TYPE, headers=headers)
         serving = serving_of(request)
-        tried = await asyncio.gather(*(answered(serving, tier, one, lambda text: None) for tier, one in ask.requests))
-        return await _shown(request, form, found=ask.found, tried=tried, consents=ask.consents)
+        tried = await asyncio.gather(
+            *(answered(serving, tier, asked, lambda text: None) for tier, asked in ask.requests)
+        )
+        return await _shown(request, form, route=ask.found, tried=tried, consents=ask.consents)
 
     return await _refused_in_page(request, work)
 
@@ -314,10 +316,10 @@ async def try_verdict(request: HttpRequest) -> Response[Any]:
 
 
 def _trial_of(form: Form) -> Trial:
-    given = given_of(form, *_FIELDS)
-    if "prompt" not in given:
+    fields = given_of(form, *_FIELDS)
+    if "prompt" not in fields:
         raise bad_request("Write a prompt first.", "prompt", "missing_required_parameter")
-    texts = {name: given[name].replace("\r\n", "\n") for name in given}
+    texts = {name: fields[name].replace("\r\n", "\n") for name in fields}
     trial = parse_form(texts, Trial)
     target_of(trial.quality_target)
     return trial
@@ -337,9 +339,9 @@ async def _events(request: HttpRequest, ask: Ask) -> AsyncIterator[bytes]:
     serving = serving_of(request)
     said: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    async def answer(place: int, tier: int, asked: InferenceRequest) -> Tried:
+    async def answer(position: int, tier: int, asked: InferenceRequest) -> Tried:
         def say(text: str) -> None:
-            said.put_nowait(msgspec.json.encode({"place": place, "text": text}) + b"\n")
+            said.put_nowait(msgspec.json.encode({"place": position, "text": text}) + b"\n")
 
         return await answered(serving, tier, asked, say)
 
@@ -348,11 +350,11 @@ async def _events(request: HttpRequest, ask: Ask) -> AsyncIterator[bytes]:
         html = TEMPLATES.get_template("tryout_parts.html").render(_parts(serving, ask.found) | context)
         return msgspec.json.encode({"html": below(root_of(request), html)}) + b"\n"
 
-    tasks = [asyncio.create_task(answer(place, tier, one)) for place, (tier, one) in enumerate(ask.requests)]
+    tasks = [asyncio.create_task(answer(position, tier, asked)) for position, (tier, asked) in enumerate(ask.requests)]
     both = asyncio.gather(*tasks)
     both.add_done_callback(lambda _: said.put_nowait(None))
     try:
-        yield parts([Tried(tier=tier, request_id=one.request_id) for tier, one in ask.requests])
+        yield parts([Tried(tier=tier, request_id=asked.request_id) for tier, asked in ask.requests])
         while (line := await said.get()) is not None:
             yield line
         yield parts(await both)

@@ -35,17 +35,17 @@ async def erase_user(key_id: FromPath[str], admin: Admin, reason: FromQuery[str]
     recorded. Repeating is harmless; 503 while the database is down."""
     if len(key_id) > _LONGEST:
         raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
-    known = True
+    is_known = True
     try:
         # Rows have the id of a stored key, and the name of another.
         key_id = (await reached(shown_key(admin.database, key_id)))["key_id"]
     except UnknownSubjectError:
-        known = key_id in keys_of(admin.serving.settings).answers.names
+        is_known = key_id in keys_of(admin.serving.settings).answers.names
     try:
         erased = await reached(admin.operations.privacy.erase(key_id, actor=admin.actor, reason=reason[:1024]))
     except ArtefactError as error:
         raise ApiError(500, f"The rows are deleted, but of a classifier version they cannot be: {error}") from error
-    if not known and not any(msgspec.structs.astuple(erased.rows)):
+    if not is_known and not any(msgspec.structs.astuple(erased.rows)):
         raise ApiError(404, f"There is no key {key_id!r}, and nothing was stored of one.", param="key_id")
     return erased
 
@@ -58,9 +58,9 @@ PATH = "/admin/users"
 async def show_users(request: HttpRequest, admin: Admin) -> Response[Any]:
     """Show users, newest first, each with its number of sessions. Query: as for `/admin/api/dashboard-users`."""
     asked = {"limit": str(ROWS)} | dict(request.query_params)
-    found = await query_page(admin.database, users.USERS, asked)
-    sessions = await reached(_sessions(admin.operations, [row["name"] for row in found.rows]))
-    return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
+    listed = await query_page(admin.database, users.USERS, asked)
+    sessions = await reached(_sessions(admin.operations, [row["name"] for row in listed.rows]))
+    return page(request, "users.html", "Users", listed=listed, sessions=sessions, roles=users.ROLES)
 
 
 list_users = list_endpoint(

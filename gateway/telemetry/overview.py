@@ -244,14 +244,14 @@ class Live:
         self.tables_reading: tuple[asyncio.Future[bool], float] | None = None
 
     async def follow(self) -> None:
-        """Take a sample every `SAMPLE_SECONDS` until cancelled."""
+        """Take a sample now and every `SAMPLE_SECONDS` until cancelled."""
         while True:
-            await asyncio.sleep(SAMPLE_SECONDS)
             try:
                 await self.sample()
             except Exception:
                 # A failed read is retried with the next sample.
                 log.exception("the overview was not sampled")
+            await asyncio.sleep(SAMPLE_SECONDS)
 
     async def sample(self) -> None:
         """Read what the database says, and evaluate the alerts."""

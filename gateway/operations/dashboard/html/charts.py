@@ -26,6 +26,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     dashes: str = "none"
 
 
+class Event(msgspec.Struct, frozen=True):
+    """What happened at a time (epoch seconds): a vertical line with a letter."""
+
+    at: float
+    letter: str
+    title: str
+
+
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Lines over time, with a value for each of `times` (epoch seconds, evenly spaced)."""
 
@@ -34,6 +42,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     series: Sequence[Series]
     format: str
     """Name of the filter that shows a value."""
+    events: Sequence[Event] = ()
+    """In order of their times."""
 
     @property
     def top(self) -> float:
@@ -42,10 +52,19 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeMark(msgspec.Struct, frozen=True):
-    """A mark on the axis of time: its position and label."""
+    """A mark on the axis of time or of an event: its position, its label, and which part of the label stands there."""
 
     place: float
     label: str
+    anchor: str = "middle"
+    title: str = ""
+
+    @property
+    def sides(self) -> tuple[float, float]:
+        """Where the label begins and ends on a phone, whose letters are the largest."""
+        width = len(self.label) * _LETTER
+        left = self.place - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
+        return left, left + width
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -137,23 +156,58 @@ _TIME_STEPS = (
     *(_DAY * count for count in (1, 2, 7, 14, 30, 60)),
 )
 _MOST_MARKS = 7
-# Marks this near to an end of the axis would cover its label on a phone, where letters are large.
-_NEAR_END = 0.19
+# The width of a letter of a label on a phone, and the least space between labels.
+_LETTER, _SPACE = 12.5, 8.0
+# Room for the letters of a line and those of the next, of three letters each.
+_EVENT_SPACE = 3 * _LETTER + _SPACE
+_DATE = "%b %d"
 
 
 def time_marks(times: Sequence[float]) -> list[TimeMark]:
-    """Return marks at round times, UTC, between one at the beginning and one that says "now"."""
+    """Return marks at round times, UTC, between one at the beginning and one that says "now". A mark whose label would
+    lie over another is left out; where a day begins, its name stands in place of the time."""
     begin, end = times[0], times[-1]
     length = end - begin
     step = next((step for step in _TIME_STEPS if length / step <= _MOST_MARKS), _TIME_STEPS[-1])
-    form = "%H:%M" if step < _DAY else "%b %d"
+    form = "%H:%M" if step < _DAY else _DATE
     first = math.ceil(begin / step) * step
-    inner = [
-        TimeMark((at - begin) / length * WIDTH, _time(at, form))
-        for at in range(first, math.floor(end) + 1, step)
-        if _NEAR_END < (at - begin) / length < 1 - _NEAR_END
-    ]
-    return [TimeMark(0.0, _time(begin, form)), *inner, TimeMark(WIDTH, "now")]
+    midnights, others = [], []
+    for at in range(first, math.floor(end) + 1, step):
+        is_midnight = step < _DAY and not at % _DAY
+        mark = _time_mark((at - begin) / length, _time(at, _DATE if is_midnight else form))
+        (midnights if is_midnight else others).append(mark)
+    ends = [_time_mark(1.0, "now"), _time_mark(0.0, _time(begin, form))]
+    marks: list[TimeMark] = []
+    for mark in (*midnights, *ends, *others):
+        left, right = mark.sides
+        if all(right + _SPACE <= other.sides[0] or other.sides[1] + _SPACE <= left for other in marks):
+            marks.append(mark)
+    return sorted(marks, key=lambda mark: mark.place)
+
+
+def _time_mark(share: float, label: str, title: str = "") -> TimeMark:
+    """Return a mark whose label does not leave the axis."""
+    place, half = share * WIDTH, len(label) * _LETTER / 2
+    anchor = "start" if place < half else "end" if place > WIDTH - half else "middle"
+    return TimeMark(place, label, anchor, title)
+
+
+def event_marks(times: Sequence[float], events: Sequence[Event]) -> list[TimeMark]:
+    """Return lines at the events. Events whose letters would lie over each other share the line of the first."""
+    begin, length = times[0], max(times[-1] - times[0], 1.0)
+    groups: list[tuple[float, list[Event]]] = []
+    for event in events:
+        share = min(max((event.at - begin) / length, 0.0), 1.0)
+        if groups and (share - groups[-1][0]) * WIDTH < _EVENT_SPACE:
+            groups[-1][1].append(event)
+        else:
+            groups.append((share, [event]))
+    return [_time_mark(share, _letters(group), "; ".join(event.title for event in group)) for share, group in groups]
+
+
+def _letters(events: Sequence[Event]) -> str:
+    first, last = events[0].letter, events[-1].letter
+    return first if first == last else f"{first}–{last}"
 
 
 def _time(at: float, form: str) -> str:

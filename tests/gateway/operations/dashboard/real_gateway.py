@@ -104,7 +104,7 @@ def card(page: Page, heading: str) -> Locator:
 
 def headline(page: Page, link: str) -> Locator:
     """The headline of the page behind a link of the navigation, which may be shorter."""
-    return page.get_by_role("heading", level=1, name=re.compile(rf"^{link}\b"))
+    return page.get_by_role("heading", level=1, name=re.compile(rf"^{re.escape(link)}(?!\w)"))
 
 
 def row(page: Page, table: str, *texts: str) -> Locator:

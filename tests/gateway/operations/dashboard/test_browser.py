@@ -100,7 +100,7 @@ def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(des
     reloaded_until(page, card(page, "What would help").get_by_text(f"requests without a key: {LABELS} labels"))
     report = page.request.get("/admin/api/report").json()
     questions = {
-        "What it costs": "cost", "How good it is": "quality", "Does it pay?": "worth", "What would help": "help"
+        "What it costs": "cost", "How good it is": "quality", "Not known yet": "worth", "What would help": "help"
     }  # fmt: skip
     for question, name in questions.items():
         for sentence in report[name]["sentences"]:

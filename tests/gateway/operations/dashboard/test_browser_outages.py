@@ -60,13 +60,28 @@ def test_an_empty_installation_says_what_is_missing_on_every_page(installation: 
         checked(page, title)
         expect(headline(page, title)).to_be_visible()
     for title, said in (
-        ("Routing pays", "Nothing was spent in this period."),
+        ("Does routing pay?", "Nothing was spent in this period."),
         ("Experiments", "No experiment has been run yet."),
         ("Core", "No knob has been changed yet."),
         ("Keys", "No key has been made yet."),
     ):
         page.goto(PATHS[title])
         expect(page.get_by_text(said)).to_be_visible()
+
+
+def test_figures_that_are_being_read_are_loading_and_then_come_by_themselves(
+    installation: Installation, postgres_server: PostgresServer
+) -> None:
+    page, _ = installation
+    page.goto(PATHS["Overview"])
+    with postgres_server.suspended():
+        page.goto("/admin?span=7d")
+        for label in ("Refused", "Failed"):
+            figure = page.locator(".figure").filter(has=page.get_by_text(label, exact=True))
+            expect(figure).to_contain_text("loading")
+        expect(page.get_by_text("Charts: loading.")).to_be_visible()
+    expect(page.get_by_text("No request in the last 7 days.").first).to_be_visible()
+    expect(page.get_by_text("loading")).to_have_count(0)
 
 
 def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(

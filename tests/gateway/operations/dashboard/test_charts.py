@@ -1,10 +1,21 @@
 """Marks of a chart's axis: few digits, so that their labels are the values; and amounts of money."""
 
+import itertools
 import re
 
 import pytest
 
-from gateway.operations.dashboard.html.charts import Mark, Plane, Series, Timeline, ticks, time_marks, top_of
+from gateway.operations.dashboard.html.charts import (
+    Event,
+    Mark,
+    Plane,
+    Series,
+    Timeline,
+    event_marks,
+    ticks,
+    time_marks,
+    top_of,
+)
 from gateway.operations.dashboard.html.rendering import TEMPLATES
 
 
@@ -44,8 +55,8 @@ def test_the_sign_of_an_amount_stands_before_the_dollar(usd: float, text: str) -
     ("length", "bucket", "labels"),
     [
         (900, 60, ["10:01", "10:04", "10:06", "10:08", "10:10", "10:12", "now"]),
-        (3600, 60, ["10:01", "10:20", "10:30", "10:40", "now"]),
-        (86_400, 900, ["10:01", "16:00", "20:00", "00:00", "04:00", "now"]),
+        (3600, 60, ["10:01", "10:20", "10:30", "10:40", "10:50", "now"]),
+        (86_400, 900, ["10:01", "16:00", "20:00", "May 16", "04:00", "now"]),
         (604_800, 7200, ["May 15", "May 17", "May 18", "May 19", "May 20", "May 21", "now"]),
         (30 * 86_400, 86_400, ["May 15", "May 22", "May 29", "Jun 05", "now"]),
     ],
@@ -53,6 +64,27 @@ def test_the_sign_of_an_amount_stands_before_the_dollar(usd: float, text: str) -
 def test_times_are_marked_where_they_are_round(length: int, bucket: int, labels: list[str]) -> None:
     begin = 1_747_303_260.0
     assert [mark.label for mark in time_marks([begin + n * bucket for n in range(length // bucket)])] == labels
+
+
+@pytest.mark.parametrize("hour", range(24))
+def test_a_day_has_the_name_of_the_next_where_it_begins_and_no_label_over_another(hour: int) -> None:
+    begin = 1_747_267_200.0 + hour * 3600 + 60
+    marks = time_marks([begin + n * 900 for n in range(96)])
+    assert "May 16" in [mark.label for mark in marks]
+    assert all(left.sides[1] < right.sides[0] for left, right in itertools.pairwise(marks))
+
+
+def test_events_that_are_near_to_each_other_share_a_line() -> None:
+    times = [60.0 * n for n in range(61)]
+    ats = {"A": -5, "B": 1800, "C": 1830, "D": 3599, "E": 9999}
+    events = [Event(at, letter, f"{letter} at {at}") for letter, at in ats.items()]
+
+    marks = event_marks(times, events)
+
+    assert [(mark.label, round(mark.place), mark.anchor) for mark in marks] == [
+        ("A", 0, "start"), ("B–C", 300, "middle"), ("D–E", 600, "end")
+    ]  # fmt: skip
+    assert marks[1].title == "B at 1800; C at 1830"
 
 
 def test_the_values_of_a_chart_have_one_unit() -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import insert
 from gateway.admin.overview import first_steps
 from gateway.base.settings import Settings
 from gateway.telemetry.alert_rules import RULES
-from gateway.telemetry.overview import over_limit
+from gateway.telemetry.overview import SAMPLE_SECONDS, over_limit
 from migrations.tables.quality import verifications
 from quality.estimates.traffic import SPANS
 from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
@@ -120,7 +120,7 @@ async def test_an_outage_a_burst_a_spent_budget_and_a_promotion_are_seen_without
     burst = [{"created_at": minute - 20 * 60 + second / 10} for second in range(600)]
     rows = [{"request_id": str(n), "tier": 1} | row for n, row in enumerate((*usual, *burst))]
     rows += [{"request_id": f"e{n}", "tier": 2, "status": "error"} | row for n, row in enumerate(outage)]
-    spent = RefusalKind("team-a", 429, "budget_exceeded", "", "/v1/chat/completions")
+    spent = RefusalKind("team-a", 429, "insufficient_quota", "", "/v1/chat/completions")
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client)
         await insert_requests(gateway.serving.database, *rows)
@@ -139,7 +139,7 @@ async def test_an_outage_a_burst_a_spent_budget_and_a_promotion_are_seen_without
     assert [troubles[at][0] for at in begins] == ["0", "30", "0", "0"]
     assert [troubles[at][1] for at in begins] == ["0", "0", "0", "40"]
     assert [requests[at][0] for at in begins] == ["3", "3", "603", "3"]
-    assert "40 × budget_exceeded" in page
+    assert "40 over budget</a>\n (key <a" in page
     assert 'A version of the classifier was promoted: <span class="mono">v2-abc</span>' in page
     assert "better by 3 points" in page
     assert "v1-old" not in page
@@ -154,13 +154,13 @@ def values_of(page: str, title: str) -> dict[str, list[str]]:
 
 async def test_refusals_stand_in_the_first_row_with_their_causes(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     _forget(aio)
-    refused = RefusalKind("k", 429, "budget_exceeded", "", "/v1/chat/completions")
+    refused = RefusalKind("k", 429, "insufficient_quota", "", "/v1/chat/completions")
     await add_refused(aio.serving.database, [(time.time() // 60 * 60, refused, RefusalCount(count=709))])
     page = (await admin.get("/admin")).text
     lead = page.partition('<dl class="figures lead">')[2].partition("</dl>")[0]
     assert ">709<" in lead
-    assert "709 × budget_exceeded" in lead
-    assert "status=refused&amp;code=budget_exceeded&amp;since=20" in lead
+    assert "709 over budget" in lead
+    assert "status=refused&amp;code=insufficient_quota&amp;since=20" in lead
 
 
 async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
@@ -200,6 +200,16 @@ async def test_the_saving_is_that_of_the_page_spend(aio: RunningGateway, admin: 
     assert (net["checks_usd"], net["share"]) == (3.0, pytest.approx(0.5, abs=0.01))
     for page in ("/admin", "/admin/routing"):
         assert f">{net['share']:.1%}<" in (await admin.get(page)).text, page
+
+
+async def test_the_saving_is_read_at_the_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("begun")), monitor=False)
+    async with running_gateway(settings) as gateway:
+        live = gateway.operations.live
+        async with asyncio.timeout(SAMPLE_SECONDS / 2):
+            while live._saved is None:
+                await asyncio.sleep(0.05)
+        assert (await live.overview()).saved is not None
 
 
 async def test_what_moves_comes_as_events(

@@ -94,7 +94,7 @@ async def test_the_first_page_says_what_was_refused_in_the_last_hour(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     minute = time.time() // 60 * 60
-    counts = {("budget_exceeded", 0): 7, ("rate_limit_exceeded", 600): 20, ("model_not_found", 7200): 900}
+    counts = {("insufficient_quota", 0): 7, ("rate_limit_exceeded", 600): 20, ("model_not_found", 7200): 900}
     refusals = [
         (minute - ago, RefusalKind(None, 429, code, "", "/v1/chat/completions"), RefusalCount(count=count))
         for (code, ago), count in counts.items()
@@ -103,7 +103,7 @@ async def test_the_first_page_says_what_was_refused_in_the_last_hour(
     aio.operations.live.traffic._fresh_until = dict.fromkeys(SPANS, 0.0)
     page = (await admin.get("/admin/requests")).text
     said = page.partition("Refused in the last hour: 27.")[2].partition("</p>")[0]
-    assert said.index("20 × rate_limit_exceeded") < said.index("7 × budget_exceeded")
+    assert said.index("20 over a rate limit") < said.index("7 over budget")
     whole = said.rpartition('href="')[2].partition('"')[0].replace("&amp;", "&")
     listed = (await admin.get(whole)).text
     assert [code in listed for code, _ in counts] == [True, True, False]

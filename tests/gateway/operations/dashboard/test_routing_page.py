@@ -1,5 +1,5 @@
-"""The page Routing pays: costs net of checks, quality, the verdict with observe mode, and what would help; a target and
-a mode applied by authorised users."""
+"""The page "Does routing pay?": the verdict with observe mode, costs net of checks, quality, and what would help; a
+target and a mode applied by authorised users."""
 
 import csv
 import html
@@ -141,7 +141,7 @@ async def test_an_empty_installation_answers_four_questions_with_what_is_missing
     page = await admin.get(PAGE)
     said = text_of(page)
     places = [page.text.index(f"<h2>{question}") for question in (
-        "What it costs", "How good it is", "Does it pay?", "What would help"
+        "Not known yet", "What it costs", "How good it is", "What would help"
     )]  # fmt: skip
     assert places == sorted(places)
     for sentence in (

@@ -32,7 +32,10 @@ async def test_each_dependency_is_asked_and_one_that_is_away_says_so_without_its
     answer = await aio.http.get(API)
     state = answer.json()
     found = by_name(state)
-    assert {name: one["state"] for name, one in found.items()} == {"database": "ok", "Redis": "away", "core": "ok"}
+    assert {name: one["state"] for name, one in found.items()} == {
+        "database": "ok", "Redis": "away", "core": "ok", "tier": "ok"
+    }  # fmt: skip
+    assert found["tier"]["detail"] == "takes requests; runs on the core cpu, on the CPU"
     assert "a-secret" not in answer.text
     assert found["Redis"]["policy"] == "Every process counts limits by itself."
     assert state["schema"] == {"current": head_revision(), "newest": head_revision()}
@@ -68,4 +71,6 @@ async def test_an_older_schema_is_said(aio: RunningGateway) -> None:
 async def test_a_stopped_core_is_away(aio: RunningGateway) -> None:
     for core in aio.operations.core_knobs.cores.values():
         await core.close()
-    assert by_name((await aio.http.get(API)).json())["core"]["state"] == "away"
+    state = by_name((await aio.http.get(API)).json())
+    assert (state["core"]["state"], state["tier"]["state"]) == ("away", "away")
+    assert state["tier"]["detail"].startswith("takes no requests now; runs on the core cpu")
