@@ -415,7 +415,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     budget: BudgetState
     is_spent: bool
-    anew_at: float | None
+    next_at: float | None
     """When its next period begins (epoch seconds); None: it has one period."""
 
 

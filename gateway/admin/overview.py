@@ -291,7 +291,7 @@ def _chart_context(operations: Operations, traffic: Traffic | None) -> dict[str,
 
 
 def _has_requests(traffic: Traffic) -> bool:
-    return bool(traffic.together.asked or traffic.together.refused)
+    return bool(traffic.together.admitted or traffic.together.refused)
 
 
 def _waiting(operations: Operations) -> str:

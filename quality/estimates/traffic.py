@@ -49,7 +49,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p95: float | None
 
     @property
-    def asked(self) -> int:
+    def admitted(self) -> int:
         """Requests that were not refused."""
         return sum(self.answered.values()) + self.failed
 

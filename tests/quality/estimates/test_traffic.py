@@ -62,7 +62,7 @@ async def test_each_bucket_has_what_happened_in_it(any_engine: AsyncEngine) -> N
     together = traffic.together
     assert (together.answered, together.failed, together.refused) == ({1: 1, 2: 2}, 1, 12)
     assert (together.cost_usd, together.strongest_usd) == (2.0, 8.0)
-    assert together.asked == 4
+    assert together.admitted == 4
     assert [(cause.status, cause.code, cause.count) for cause in traffic.causes] == [
         (429, "budget", 7), (401, "no_key", 5)
     ]  # fmt: skip

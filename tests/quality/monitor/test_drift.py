@@ -73,7 +73,7 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
         for number in range(60)
     ]  # fmt: skip
     by_people = [
-        verdict | {"request_id": f"r{number}", "tier": 1, "label": "worse", "judge": PEOPLE}
+        verdict | {"request_id": f"r{number}", "label": "worse", "judge": PEOPLE}
         for number, verdict in enumerate(verdicts[:40], start=60)
     ]
     for number in range(60, 100):
@@ -88,7 +88,7 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
 
     assert (found.tier, found.answers, found.verified, found.drifted) == (1, 60, 0.5, True)
     assert found.predicted == pytest.approx(0.66)
-    assert (novelty.prompts, novelty.before, embedding.prompts) == (60, 0, 60)
+    assert (novelty.prompts, novelty.before, embedding.prompts) == (100, 0, 60)
     assert (await watch.look())[1] == embedding
     async with any_engine.begin() as connection:
         await connection.execute(
@@ -193,11 +193,10 @@ async def test_only_the_newest_prompts_vectors_and_verdicts_are_compared(
     assert (embedding.prompts, embedding.before) == (55, 55)
     newest = vectors[::-1].astype(np.float64)
     assert embedding.value == pytest.approx(embedding_drift(newest[:55], newest[55:110]).value, abs=1e-5)
-    # Exactly as many as it takes.
     [found] = await calibration_drift(engine, [1, 2])
     assert (found.tier, found.answers, found.predicted, found.verified) == (1, 50, 0.7, 0.8)
     async with engine.begin() as connection:
-        await connection.execute(delete(verifications).where(verifications.c.finished_at > 53.5))
+        await connection.execute(delete(verifications).where(verifications.c.finished_at > 13.5))
         await connection.execute(delete(training_rows))
     assert (await watch.look())[1] == embedding, "what was known last"
-    assert await calibration_drift(engine, [1]) == []
+    assert await calibration_drift(engine, [1]) == [], "nine answers"

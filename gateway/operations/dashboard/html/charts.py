@@ -171,7 +171,8 @@ def time_marks(times: Sequence[float]) -> list[TimeMark]:
     step = next((step for step in _TIME_STEPS if length / step <= _MOST_MARKS), _TIME_STEPS[-1])
     form = "%H:%M" if step < _DAY else _DATE
     first = math.ceil(begin / step) * step
-    midnights, others = [], []
+    midnights: list[TimeMark] = []
+    others: list[TimeMark] = []
     for at in range(first, math.floor(end) + 1, step):
         is_midnight = step < _DAY and not at % _DAY
         mark = _time_mark((at - begin) / length, _time(at, _DATE if is_midnight else form))

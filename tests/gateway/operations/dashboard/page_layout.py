@@ -48,6 +48,7 @@ _CUT = """() => {
 _LABELS = """() => {
   const found = [];
   for (const chart of document.querySelectorAll("figure.chart svg[role=img]")) {
+    if (!chart.checkVisibility()) continue;
     const texts = [...chart.querySelectorAll("text")];
     const labels = texts.map((label) => [label.textContent, label.getBoundingClientRect()]);
     labels.forEach(([text, box], k) => {

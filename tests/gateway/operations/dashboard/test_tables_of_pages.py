@@ -23,6 +23,7 @@ def test_every_cell_but_a_rows_first_names_its_column_where_the_headers_are_hidd
     assert set(re.findall(r"<table[^>]*>", TEMPLATES[name])) <= {
         '<table class="stacked">',
         '<table class="stacked cards">',
+        '<table class="stacked changes">',
         '<table class="stacked timeline">',
     }
     # Without what Jinja replaces, a cell that begins its row stands next to the row's tag.
