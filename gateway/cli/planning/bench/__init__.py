@@ -30,6 +30,7 @@ bench = BenchGroup(
     package="gateway.cli.planning.bench",
     commands={
         "core": (".loads:core", "Throughput and latency of the inference core."),
+        "tradeoffs": (".tradeoffs:tradeoffs", "Speed, memory and quality of a model by arithmetic and KV cache."),
         "serve": (".loads:serve", "The same of a running server, over HTTP."),
         "device": (".loads:device", "What the catalogue's cards do, kept next to it."),
         "tiers": (".tiers:tiers", "What each tier gets right, and which are worth their price."),
