@@ -23,9 +23,9 @@ class _Schemas:
         grammar, tooling = request.sampling.grammar, request.tooling
         self.calls: dict[str, tuple[str, str]] = {}
         if tooling is not None:
-            for place, tool in tooling.callable_tools:
+            for index, tool in tooling.callable_tools:
                 if tool.strict or (is_local and tooling.is_forced):
-                    self.calls[tool.name] = (f"tools[{place}].function.parameters", json.dumps(tool.schema))
+                    self.calls[tool.name] = (f"tools[{index}].function.parameters", json.dumps(tool.schema))
         binds = (tooling is not None) if is_local else is_strict(request.response_format)
         is_schema = binds and grammar is not None and grammar.kind == "json_schema" and not request.stop
         self.answer = (grammar.param, grammar.text) if grammar is not None and is_schema else None
@@ -66,8 +66,8 @@ async def _checked(
                     pairs = [(schema, text) for _, schema, text in parts]
                     wrong = await asyncio.to_thread(child.invalid, pairs)
                     if wrong is not None:
-                        place, why = wrong
+                        index, why = wrong
                         raise InvalidAnswerError(
-                            f"tier '{tier.name}': {parts[place][0]}: the answer is not valid: {why}"
+                            f"tier '{tier.name}': {parts[index][0]}: the answer is not valid: {why}"
                         )
             yield delta

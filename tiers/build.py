@@ -112,9 +112,9 @@ def build_tiers(
     """
     homeless = [t.name for t in catalog.tiers if t.model is not None and catalog.core_of(t.model) not in cores]
     if homeless:
-        given = ", ".join(cores) or "none"
+        core_names = ", ".join(cores) or "none"
         raise CatalogError(
-            f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
+            f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({core_names})"
         )
     states, threads = engine_status or {}, threads or TextThreads()
     local = {tier.number: tier for name, core in cores.items() for tier in build_local(catalog, name, core, threads)}
@@ -171,7 +171,7 @@ def _labelled(tier: T, catalog: Catalog, spec: TierSpec) -> T:
     """Return `tier` with what its entry in `catalog`, `spec`, says of it."""
     tier.version, tier.is_local = catalog.fingerprint_of(spec), spec.is_local
     tier.is_target, tier.asks_credential = isinstance(spec, TargetSpec), spec.asks_credential
-    remotes = [one.remote for one in (*catalog.tiers, *catalog.targets) if one.remote is not None]
+    remotes = [tier_spec.remote for tier_spec in (*catalog.tiers, *catalog.targets) if tier_spec.remote is not None]
     kinds = [remote.kind for remote in remotes]
     tier.is_only_of_api = spec.remote is not None and kinds.count(spec.remote.kind) == 1
     tier.is_only_server = len(remotes) == 1 or OWN_SERVERS.issuperset(kinds)

@@ -318,31 +318,31 @@ def _read(blocks: tuple[Block, ...]) -> dict[str, Any]:
     content: tuple[Content, ...] = ()
     calls: tuple[Call, ...] = ()
     opaque: tuple[Opaque, ...] = ()
-    found = _NOTHING | {}
+    attributes = _NOTHING | {}
     for block in blocks:
         if type(block) is Text or type(block) is Media:
             content += (block,)
         elif type(block) is Result:
-            found["call_id"], content = block.call_id, block.blocks
+            attributes["call_id"], content = block.call_id, block.blocks
         elif type(block) is Call:
             calls += (block,)
-            found["has_plain_blocks"] = found["has_plain_blocks"] and block.source is None
+            attributes["has_plain_blocks"] = attributes["has_plain_blocks"] and block.source is None
         elif type(block) is Thought:
-            found["thoughts"] += block.text
-            found["has_plain_blocks"] = False
+            attributes["thoughts"] += block.text
+            attributes["has_plain_blocks"] = False
         elif type(block) is Opaque:
             opaque += (block,)
-            found["has_plain_blocks"] = False
-    found["calls"], found["opaque"], found["content_blocks"] = calls, opaque, content
+            attributes["has_plain_blocks"] = False
+    attributes["calls"], attributes["opaque"], attributes["content_blocks"] = calls, opaque, content
     if content:
         first, *more = content
         if type(first) is Text and first.breakpoint is None and not more:
-            found["text"] = first.text
-            return found
-        found["text"] = "\n".join([block.text for block in content if type(block) is Text])
-        found["parts"] = content
-        found["media"] = tuple([block for block in content if type(block) is Media])
-    return found
+            attributes["text"] = first.text
+            return attributes
+        attributes["text"] = "\n".join([block.text for block in content if type(block) is Text])
+        attributes["parts"] = content
+        attributes["media"] = tuple([block for block in content if type(block) is Media])
+    return attributes
 
 
 _NOTHING: dict[str, Any] = {
@@ -523,8 +523,8 @@ class FieldNames(msgspec.Struct, frozen=True):
         if head is None or param in self.fields:
             return self.fields.get(param, param)
         if head["place"] is not None and head["field"] == "messages" and self.turns:
-            place = int(head["place"])
-            return self.turns[place] if place < len(self.turns) else self.fields.get("messages", "messages")
+            index = int(head["place"])
+            return self.turns[index] if index < len(self.turns) else self.fields.get("messages", "messages")
         if head["place"] is not None and head["field"] == "tools" and int(head["place"]) < len(self.tools):
             return self.tools[int(head["place"])]
         return self.fields.get(head["field"], head["field"]) + param[head.end("field") :]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 async def merged_answers(answers: Sequence[AsyncGenerator[Delta, None]], n: int) -> AsyncGenerator[Delta, None]:
     """Yield the deltas of all `answers`, with `n` choices each, as those of one: choice `j` of answer `i` has index
     `i * n + j`, and one end comes last."""
-    numbered = [_numbered(answer, place * n) for place, answer in enumerate(answers)]
+    numbered = [_numbered(answer, index * n) for index, answer in enumerate(answers)]
     ends: list[Delta] = []
     async with aclosing(merge(numbered)) as deltas:
         async for delta in deltas:
@@ -162,12 +162,12 @@ class CollectedChoice(msgspec.Struct):
         if not self.refused:
             return self.text
         refused = set(self.refused)
-        return "".join([piece for place, piece in enumerate(self.pieces) if place not in refused])
+        return "".join([piece for index, piece in enumerate(self.pieces) if index not in refused])
 
     @property
     def refusal(self) -> str:
         """What the model said instead of an answer."""
-        return "".join([self.pieces[place] for place in self.refused]) if self.refused else ""
+        return "".join([self.pieces[index] for index in self.refused]) if self.refused else ""
 
     @property
     def reasoning(self) -> str:
@@ -332,4 +332,4 @@ def uncertainty_of(delta: Delta) -> list[float]:
         return []
     if delta.evidence is not None:
         return [token.entropy for token in delta.evidence.tokens]
-    return [-one.logprob for one in delta.logprobs or [] if one.logprob is not None]
+    return [-token.logprob for token in delta.logprobs or [] if token.logprob is not None]

@@ -75,20 +75,20 @@ def is_metadata_host(host: str) -> bool:
 def is_metadata_address(address: str) -> bool:
     """Return whether an address, in any notation, is one of them; False for anything that is no address."""
     try:
-        found = addresses_of(plain_host(address))
+        addresses = addresses_of(plain_host(address))
     except ValueError:
         return False
-    return any(part in network for one in found for part in (one, *_inner(one)) for network in METADATA)
+    return any(part in network for meant in addresses for part in (meant, *_inner(meant)) for network in METADATA)
 
 
 def is_loopback_url_host(host: str) -> bool:
     """Return whether a URL's host can only mean this machine, however it is written; names are not resolved."""
     try:
         name = plain_host(host)
-        found = [part for one in addresses_of(name) for part in (*_inner(one), one)]
+        addresses = [part for meant in addresses_of(name) for part in (*_inner(meant), meant)]
     except ValueError:
         return False
-    return _is_loopback_name(name) or any(one.is_loopback or one.is_unspecified for one in found)
+    return _is_loopback_name(name) or any(address.is_loopback or address.is_unspecified for address in addresses)
 
 
 def looks_like_url(text: str) -> bool:
@@ -127,9 +127,9 @@ def host_problem(host: str) -> str:
         return "its host is a cloud's metadata server"
     if _is_loopback_name(name):
         return "its host is the server's own machine"
-    reached = [part for one in addresses for part in (_inner(one) or [one])]
-    is_public = all(one.is_global and not one.is_multicast for one in reached)
-    is_metadata = any(one in network for one in (*reached, *addresses) for network in METADATA)
+    reached = [part for address in addresses for part in (_inner(address) or [address])]
+    is_public = all(address.is_global and not address.is_multicast for address in reached)
+    is_metadata = any(address in network for address in (*reached, *addresses) for network in METADATA)
     return "" if is_public and not is_metadata else "its host is no public address"
 
 
@@ -170,13 +170,13 @@ def addresses_of(name: str) -> list[Address]:
     parts = name.split(".")
     if _NUMBER.fullmatch(parts[-1]) is None:
         return []
-    found = []
+    addresses = []
     for octal in (8, 10):
         with suppress(ValueError):
-            found.append(_ipv4([_number(part, octal) for part in parts]))
-    if not found:
+            addresses.append(_ipv4([_number(part, octal) for part in parts]))
+    if not addresses:
         raise ValueError("no address")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def _number(part: str, octal: int) -> int:
@@ -192,14 +192,14 @@ def _ipv4(numbers: list[int]) -> Address:
     *first, last = numbers
     if len(first) > 3 or max(first, default=0) > 255 or last >= 256 ** (4 - len(first)):
         raise ValueError("no address")
-    return ipaddress.IPv4Address(last + sum(one << (24 - 8 * place) for place, one in enumerate(first)))
+    return ipaddress.IPv4Address(last + sum(number << (24 - 8 * index) for index, number in enumerate(first)))
 
 
 def _inner(address: Address) -> list[Address]:
     """Return the IPv4 address that an IPv6 address holds; [] for none."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
-    held = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    held = [ipv4 for ipv4 in (address.ipv4_mapped, address.sixtofour) if ipv4 is not None]
     if any(address in network for network in _HOLDING):
         held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     return [*held]

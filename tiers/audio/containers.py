@@ -165,10 +165,10 @@ def ogg_readings(data: bytes, start: int) -> list[float]:
         raise ValueError("too many pages")
     if any(stream.head.startswith(b"\x7fFLAC") for stream in streams.values()):
         return flac_readings(data, data.index(b"fLaC", start))
-    known = [pair for stream in streams.values() if (pair := stream.readings()) is not None]
-    by_packets = sum(seconds for _, seconds in known)
+    readings = [pair for stream in streams.values() if (pair := stream.readings()) is not None]
+    by_packets = sum(seconds for _, seconds in readings)
     # A live recording's positions may begin anywhere; they are never more than its packets.
-    return [min(by_packets, sum(seconds for seconds, _ in known)), by_packets]
+    return [min(by_packets, sum(seconds for seconds, _ in readings)), by_packets]
 
 
 _BOXES = {b"moov", b"trak", b"mdia", b"minf", b"stbl", b"mvex", b"moof", b"traf"}
@@ -266,7 +266,7 @@ def _coding(data: bytes, at: int, end: int) -> tuple[bytes, float]:
         rates += _aac_rates(data[described:end])
     if coding in (b"samr", b"sawb"):
         rates = [8000.0 if coding == b"samr" else 16_000.0]
-    return coding, min((one for one in rates if one >= _LEAST_HERTZ), default=0.0)
+    return coding, min((hertz for hertz in rates if hertz >= _LEAST_HERTZ), default=0.0)
 
 
 def _aac_rates(description: bytes) -> Iterator[float]:
@@ -374,9 +374,9 @@ def matroska_readings(data: bytes, start: int) -> list[float]:
             raise ValueError("packets that are compressed again")
     if next(elements, None) is not None:
         raise ValueError("too many elements")
-    heard = [one for one in tracks.values() if one.type == _AUDIO_TYPE]
-    readings = [duration * scale / 1e9, last * scale / 1e9, max((one.seconds for one in heard), default=0.0)]
-    readings += [flac_seconds(data, start, one.rate) for one in heard if one.codec == "A_FLAC"]
+    heard = [track for track in tracks.values() if track.type == _AUDIO_TYPE]
+    readings = [duration * scale / 1e9, last * scale / 1e9, max((track.seconds for track in heard), default=0.0)]
+    readings += [flac_seconds(data, start, track.rate) for track in heard if track.codec == "A_FLAC"]
     return [seconds for seconds in readings if seconds > 0] if heard else []
 
 

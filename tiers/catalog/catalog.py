@@ -142,10 +142,10 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def minutes_of(hour: str) -> tuple[int, int] | None:
     """Return the first minute of a day and the one after the last of `HH:MM-HH:MM`; None for any other text."""
-    found = _HOURS.match(hour)
-    if found is None:
+    match = _HOURS.match(hour)
+    if match is None:
         return None
-    return int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
+    return int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
 
 
 RuleName = Literal["email", "phone", "card", "iban", "api-key", "private-key", "national-id"]
@@ -255,7 +255,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def has_listed_prices(self) -> bool:
         """Whether a price is the price list's, which may change."""
-        return any(tier.price.listed for tier in self.tiers) or any(one.listed for one in self.embeddings)
+        return any(tier.price.listed for tier in self.tiers) or any(embedding.listed for embedding in self.embeddings)
 
     @property
     def is_unbilled(self) -> bool:
@@ -302,17 +302,17 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def engines(self) -> dict[str, EngineSpec]:
         """The engines that AIO starts, each by the name of the first tier on it; equal specs are one engine."""
-        found: dict[str, EngineSpec] = {}
+        engines: dict[str, EngineSpec] = {}
         for tier in self.tiers:
             engine = None if tier.remote is None else tier.remote.engine
-            if engine is not None and engine not in found.values():
-                found[tier.name] = engine
-        return found
+            if engine is not None and engine not in engines.values():
+                engines[tier.name] = engine
+        return engines
 
     def engine_name(self, tier: TierSpec) -> str | None:
         """Return the name, among `engines`, of the one that `tier` is on; None if AIO starts none for it."""
         engine = None if tier.remote is None else tier.remote.engine
-        return None if engine is None else next(name for name, one in self.engines.items() if one == engine)
+        return None if engine is None else next(name for name, spec in self.engines.items() if spec == engine)
 
     @property
     def fingerprint(self) -> str:

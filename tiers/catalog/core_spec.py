@@ -26,11 +26,14 @@ _LONGEST_NAME = 60
 def with_bound_adapters(catalog: Catalog) -> Catalog:
     """Return `catalog` with every path that a tier gives as its `adapter` among the adapters of the tier's model, under
     the name of the folder, which replaces the path. A model that is loaded once then serves all of its tiers."""
-    found = {model.name: dict(model.adapters) for model in _models(catalog)}
-    tiers = [_named(tier, found[tier.model]) if tier.model in found else tier for tier in catalog.tiers]
-    core = replace(catalog.core, models=[replace(m, adapters=found[m.name]) for m in catalog.core.models])
+    adapters_by_model = {model.name: dict(model.adapters) for model in _models(catalog)}
+    tiers = [
+        _named(tier, adapters_by_model[tier.model]) if tier.model in adapters_by_model else tier
+        for tier in catalog.tiers
+    ]
+    core = replace(catalog.core, models=[replace(m, adapters=adapters_by_model[m.name]) for m in catalog.core.models])
     groups = [
-        replace(group, models=[replace(m, adapters=found[m.name]) for m in group.models])
+        replace(group, models=[replace(m, adapters=adapters_by_model[m.name]) for m in group.models])
         for group in catalog.gpu_groups
     ]
     return replace(catalog, core=core, gpu_groups=groups, tiers=tiers)
@@ -50,9 +53,9 @@ def adapter_problems(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     if model is None:
         return
     if tier.adapter not in model.adapters:
-        known = ", ".join(model.adapters) or "none"
+        names = ", ".join(model.adapters) or "none"
         yield (
-            f"adapter = {tier.adapter!r}: {model.name} has no such adapter (it has: {known}); give the path of a PEFT "
+            f"adapter = {tier.adapter!r}: {model.name} has no such adapter (it has: {names}); give the path of a PEFT "
             "folder, with a '/'"
         )
     elif not model.max_adapters:
@@ -70,7 +73,7 @@ def _named(tier: TierSpec, adapters: dict[str, str]) -> TierSpec:
     path = tier.adapter
     if path is None or path in adapters or "/" not in path:
         return tier
-    name = next((name for name, known in adapters.items() if known == path), None)
+    name = next((name for name, adapter_path in adapters.items() if adapter_path == path), None)
     if name is None:
         name = _free_name(path, adapters)
         adapters[name] = path

@@ -56,16 +56,19 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
     written = [_long_form(tier, models) if isinstance(tier, Mapping) else tier for tier in tiers]
     if isinstance(targets := table.get("targets"), list):
         # A target has no model in process: what looks like one is reported.
-        targets = [_long_form(one, []) if isinstance(one, Mapping) else one for one in targets]
+        targets = [_long_form(target, []) if isinstance(target, Mapping) else target for target in targets]
         table = {**table, "targets": targets}
     embeddings = table.get("embeddings")
     if isinstance(embeddings, list) and any(
-        {"url", "provider"} & {*one} for one in embeddings if isinstance(one, Mapping)
+        {"url", "provider"} & {*entry} for entry in embeddings if isinstance(entry, Mapping)
     ):
         from tiers.catalog.providers import embedding_of_a_server
 
         expand = embedding_of_a_server
-        table = {**table, "embeddings": [expand(one) if isinstance(one, Mapping) else one for one in embeddings]}
+        table = {
+            **table,
+            "embeddings": [expand(entry) if isinstance(entry, Mapping) else entry for entry in embeddings],
+        }
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -81,22 +84,22 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
         return {**written, "remote": remote}
-    entries = [one for one in models if isinstance(one, dict)]
-    if isinstance(model, str) and (found := parse_hub_model(model)) is not None and not _is_entry(model, entries):
-        found = found.at(str(written.pop("revision"))) if "revision" in tier else found
-        model = written["model"] = f"{PREFIX}{found}"
-    if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
-        known = next((one for one in entries if one.get("path") == model), None)
-        if known is None:
+    entries = [entry for entry in models if isinstance(entry, dict)]
+    if isinstance(model, str) and (hub_model := parse_hub_model(model)) is not None and not _is_entry(model, entries):
+        hub_model = hub_model.at(str(written.pop("revision"))) if "revision" in tier else hub_model
+        model = written["model"] = f"{PREFIX}{hub_model}"
+    if isinstance(model, str) and _is_path(model) and model not in [entry.get("name") for entry in entries]:
+        model_entry = next((entry for entry in entries if entry.get("path") == model), None)
+        if model_entry is None:
             name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
             name = re.split("[:@]", name)[0]  # of a Hugging Face id, without quantisation and revision
-            models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
+            models.append(model_entry := {"name": name, "path": model, "compute": "int4-int8"})
         # Tiers of one file share its context: the largest that one of them names.
         context = written.pop("max_context", None)
-        stated = known.get("max_context")
+        stated = model_entry.get("max_context")
         if context is not None and (stated is None or (type(context) is type(stated) is int and context > stated)):
-            known["max_context"] = context
-        written["model"] = known.get("name")
+            model_entry["max_context"] = context
+        written["model"] = model_entry.get("name")
     return written
 
 
@@ -143,7 +146,7 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
 
 def _is_entry(model: str, entries: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether `model` is the name or the path of an entry of `core.models`."""
-    return any(model in (one.get("name"), one.get("path")) for one in entries)
+    return any(model in (entry.get("name"), entry.get("path")) for entry in entries)
 
 
 def _is_path(model: str) -> bool:
@@ -160,14 +163,14 @@ def completed(catalog: Catalog) -> Catalog:
         prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
         priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
         order = _by_cost(priced, catalog.reference_prompt_tokens)
-        tiers = [msgspec.structs.replace(tiers[place], number=number) for number, place in enumerate(order, start=1)]
-        billions = [billions[place] for place in order]
+        tiers = [msgspec.structs.replace(tiers[index], number=number) for number, index in enumerate(order, start=1)]
+        billions = [billions[index] for index in order]
     prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
     priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
     tiers = list(map(_with_latency, priced))
-    targets = [_target(one, tiers) for one in catalog.targets]
+    targets = [_target(target, tiers) for target in catalog.targets]
     embeddings = catalog.embeddings
-    if any(one.is_remote for one in embeddings):
+    if any(embedding.is_remote for embedding in embeddings):
         from tiers.catalog.price_list import embedding_with_price
 
         embeddings = list(map(embedding_with_price, embeddings))
@@ -207,13 +210,13 @@ def _listed(tier: T) -> T:
     from tiers.catalog.providers import PROVIDERS
 
     url = remote.servers[0].base_url if remote.servers else ""
-    found = listed_model(remote.model, provider=tier.provider, base_url=url)
-    context = remote.max_context or (None if found is None else found.max_context)
+    listed = listed_model(remote.model, provider=tier.provider, base_url=url)
+    context = remote.max_context or (None if listed is None else listed.max_context)
     if context is None and tier.provider is not None:
         context = PROVIDERS[tier.provider].max_context
     return msgspec.structs.replace(
         tier,
-        price=tier.price if found is None or tier.price != NO_PRICE else found.price,
+        price=tier.price if listed is None or tier.price != NO_PRICE else listed.price,
         remote=msgspec.structs.replace(remote, max_context=context),
     )
 
@@ -243,16 +246,16 @@ def _with_latency(tier: T) -> T:
 def _by_cost(tiers: list[TierSpec], prompt_tokens: int) -> list[int]:
     """Return positions in the order of predicted cost. Equal costs keep the catalogue's order, and so do prices
     estimated from the position: only the others are sorted, among their own positions."""
-    known = [place for place, tier in enumerate(tiers) if tier.price.estimated != "order"]
+    positions = [position for position, tier in enumerate(tiers) if tier.price.estimated != "order"]
 
-    def cost(place: int) -> float:
-        tier = tiers[place]
+    def cost(position: int) -> float:
+        tier = tiers[position]
         return (
             tier.price.input_usd_per_million * prompt_tokens
             + tier.price.output_usd_per_million * tier.expected_answer_tokens
         )
 
     order = list(range(len(tiers)))
-    for place, taken in zip(known, sorted(known, key=cost), strict=True):
-        order[place] = taken
+    for position, taken in zip(positions, sorted(positions, key=cost), strict=True):
+        order[position] = taken
     return order

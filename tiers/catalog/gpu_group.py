@@ -64,7 +64,7 @@ def _group(group: Any, where: str, problems: list[str]) -> Any:
     models = group.get("models") if isinstance(group, Mapping) else None
     if not isinstance(models, list):
         return group
-    return {**group, "models": [_model(one, f"{where}.models[{i}]", problems) for i, one in enumerate(models)]}
+    return {**group, "models": [_model(model, f"{where}.models[{i}]", problems) for i, model in enumerate(models)]}
 
 
 def _model(entry: Any, where: str, problems: list[str]) -> Any:
@@ -166,9 +166,9 @@ def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
     if model.shape not in SHAPES:
         return None
     numbers = 0
-    for place in adapter_targets(SHAPES[model.shape]).values():
-        by_outputs = place.projection in ("qkv", "gate_up")
-        numbers += place.inputs * (cards if by_outputs else 1) + place.outputs * (1 if by_outputs else cards)
+    for target in adapter_targets(SHAPES[model.shape]).values():
+        by_outputs = target.projection in ("qkv", "gate_up")
+        numbers += target.inputs * (cards if by_outputs else 1) + target.outputs * (1 if by_outputs else cards)
     itemsize = 4 if model.activations == "float32" else 2
     return numbers * model.num_layers * model.max_adapters * model.max_adapter_rank * itemsize
 
@@ -234,9 +234,9 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for m in self.models:
             slots = adapter_bytes(m, self.tensor)
             if slots != 0:
-                known = "an unknown size (it names no shape)" if slots is None else f"{slots / 1e9:.1f} GB"
+                size = "an unknown size (it names no shape)" if slots is None else f"{slots / 1e9:.1f} GB"
                 lines.append(
-                    f"  - {known}: {m.max_adapters} slots for adapters of {m.name}, rank {m.max_adapter_rank} at most"
+                    f"  - {size}: {m.max_adapters} slots for adapters of {m.name}, rank {m.max_adapter_rank} at most"
                 )
         lines.append(f"  = {self.kv_bytes / 1e9:.1f} GB for keys and values")
         for m in self.models:

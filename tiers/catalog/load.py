@@ -41,13 +41,13 @@ def convert_entry(kind: type[S], value: object, where: str, problems: list[str])
     allowed = sorted({*fields, *getattr(kind, "SHORT_FORM", ())})
     unknown = sorted(value.keys() - fields.keys())
     problems.extend(f"{_join(where, key)} = {value[key]!r}: {_instead(key, allowed)}" for key in unknown)
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     for key, field in fields.items():
         if key in value:
-            found[field.name] = _convert(field.type, value[key], _join(where, key), problems)
+            arguments[field.name] = _convert(field.type, value[key], _join(where, key), problems)
         elif field.required:
             problems.append(f"{_join(where, key)}: missing")
-    return kind(**found) if len(problems) == before else None
+    return kind(**arguments) if len(problems) == before else None
 
 
 @functools.cache
@@ -90,8 +90,8 @@ def _is_union(kind: object) -> bool:
 def _plain(message: str, kind: object) -> str:
     """Return msgspec's message in words without backticks, adding the allowed values where it omits them."""
     if message.startswith("Invalid enum value"):
-        given = [member for member in typing.get_args(kind) if member is not type(None)]
-        info = msgspec.inspect.type_info(given[0] if _is_union(kind) and len(given) == 1 else kind)
+        members = [member for member in typing.get_args(kind) if member is not type(None)]
+        info = msgspec.inspect.type_info(members[0] if _is_union(kind) and len(members) == 1 else kind)
         info = getattr(info, "item_type", info)  # of a list's elements
         if isinstance(info, msgspec.inspect.LiteralType):
             return f"allowed: {', '.join(map(str, info.values))}"
@@ -100,7 +100,7 @@ def _plain(message: str, kind: object) -> str:
     if message.startswith("Invalid value") and "$.kind" in message:
         tags = [str(m.__struct_config__.tag) for m in typing.get_args(kind)]
         return f"kind must be one of {', '.join(tags)}"
-    said = _BOUND.sub(lambda found: f"must be {_WORDS[found[1]].format(float(found[2]))}", message)
+    said = _BOUND.sub(lambda match: f"must be {_WORDS[match[1]].format(float(match[2]))}", message)
     return said.replace("`", "")
 
 
@@ -164,7 +164,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
     try:
         return read_text_file(path), f"catalogue {path}"
     except OSError as error:
-        known = ", ".join(shipped_catalogs())
+        names = ", ".join(shipped_catalogs())
         raise CatalogError(
-            f"catalogue '{name_or_path}' cannot be read ({error}); give one of {known}, or the path of a TOML file"
+            f"catalogue '{name_or_path}' cannot be read ({error}); give one of {names}, or the path of a TOML file"
         ) from error

@@ -71,10 +71,10 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
 def listed_model(model: str, *, provider: str | None = None, base_url: str = "") -> ListedModel | None:
     """Return the list's entry for `model` at `provider` (else: at the provider whose API is at `base_url`, else at the
     maker of a closed model); None if it has none, or no price for it."""
-    found = _entry_of(model, provider, base_url)
-    if found is None:
+    listing = _entry_of(model, provider, base_url)
+    if listing is None:
         return None
-    entry, info = found
+    entry, info = listing
     price = _price_of(info.get_prices(datetime.now(UTC)))
     if price is None:
         return None
@@ -100,10 +100,10 @@ def listed_family(model: str) -> ListedModel | None:
             price = _price_of(info.get_prices(datetime.now(UTC)))
             if price is not None and price.input_usd_per_million:
                 likeness = 2 * len({*named} & words) - len({*named} | words)
-                found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+                candidate = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
                 nearness = 0.0 if size is None else -abs(log(size / (named_billions(info.id) or _USUAL_BILLIONS)))
-                ranked.append(((likeness, nearness, version, price.input_usd_per_million), found))
-    return max(ranked, key=lambda one: one[0])[1] if ranked else None
+                ranked.append(((likeness, nearness, version, price.input_usd_per_million), candidate))
+    return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
 def listed_chat_models(provider: str) -> list[ListedModel]:
@@ -118,34 +118,34 @@ def listed_chat_models(provider: str) -> list[ListedModel]:
             if price is None or not price.output_usd_per_million or is_other:
                 continue
             words, version = _words_of(_SIZE.sub("", info.id))
-            found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
-            families.setdefault(tuple(words), []).append(((is_closed(info.id), version), found))
-    newest = [sorted(one, key=lambda pair: pair[0], reverse=True) for one in families.values()]
-    newest.sort(key=lambda one: one[0][0], reverse=True)
+            listed = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+            families.setdefault(tuple(words), []).append(((is_closed(info.id), version), listed))
+    newest = [sorted(family, key=lambda pair: pair[0], reverse=True) for family in families.values()]
+    newest.sort(key=lambda family: family[0][0], reverse=True)
     longest = max(map(len, newest), default=0)
-    return [one[place][1] for place in range(longest) for one in newest if place < len(one)]
+    return [family[rank][1] for rank in range(longest) for family in newest if rank < len(family)]
 
 
 def listed_info(model: str, *, provider: str | None = None, base_url: str = "") -> "ModelInfo | None":
     """Return all that the list knows of a model; None if it has none."""
-    found = _entry_of(model, provider, base_url)
-    return None if found is None else found[1]
+    listing = _entry_of(model, provider, base_url)
+    return None if listing is None else listing[1]
 
 
 def listed_embedding(model: str, *, provider: str | None = None, base_url: str = "") -> Price | None:
     """Return the list's price of an embedding model, whose output costs nothing; None if it has none."""
-    found = _entry_of(model, provider, base_url)
-    return None if found is None else _price_of(found[1].get_prices(datetime.now(UTC)), answers=False)
+    listing = _entry_of(model, provider, base_url)
+    return None if listing is None else _price_of(listing[1].get_prices(datetime.now(UTC)), answers=False)
 
 
 def embedding_with_price(spec: EmbeddingSpec) -> EmbeddingSpec:
     """Return an embedding model of a server with the list's price, where it has none and the list is sure."""
     if spec.input_usd_per_million is not None or spec.url is None or spec.model is None:
         return spec
-    found = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
-    if found is None:
+    price = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
+    if price is None:
         return spec
-    return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
+    return msgspec.structs.replace(spec, input_usd_per_million=price.input_usd_per_million, listed=price.listed)
 
 
 def similar_listed(model: str, *, provider: str | None = None) -> Sequence[str]:
@@ -228,13 +228,13 @@ _FIELDS = {
 
 def _price_of(listed: Any, *, answers: bool = True) -> Price | None:
     """Return the list's price in our form; None without one of input, or of output where the model `answers`."""
-    given = {name: getattr(listed, field, None) for name, field in _FIELDS.items()}
+    prices = {name: getattr(listed, field, None) for name, field in _FIELDS.items()}
     if not answers:
-        given["output_usd_per_million"] = 0.0
-    if given["input_usd_per_million"] is None or given["output_usd_per_million"] is None:
+        prices["output_usd_per_million"] = 0.0
+    if prices["input_usd_per_million"] is None or prices["output_usd_per_million"] is None:
         return None
-    starts = sorted({step.start for price in given.values() for step in getattr(price, "tiers", ())})
-    rates = {start: {name: _usd(price, start) for name, price in given.items()} for start in (None, *starts)}
+    starts = sorted({step.start for price in prices.values() for step in getattr(price, "tiers", ())})
+    rates = {start: {name: _usd(price, start) for name, price in prices.items()} for start in (None, *starts)}
     steps = [PriceStep(above_prompt_tokens=start, **rates[start]) for start in starts]  # type: ignore[arg-type]
     return Price(**rates[None], steps=steps, listed=f"genai-prices {list_version()}")  # type: ignore[arg-type]
 
@@ -243,11 +243,11 @@ def _usd(price: Any, above: int | None) -> float | None:
     """Return US dollars per million tokens of a prompt of more than `above` tokens; None: of a short one."""
     if price is None:
         return None
-    found = getattr(price, "base", price)
+    rate = getattr(price, "base", price)
     for step in getattr(price, "tiers", ()):
         if above is not None and step.start <= above:
-            found = step.price
-    return float(found)
+            rate = step.price
+    return float(rate)
 
 
 def repriced(catalog: Catalog) -> Catalog:

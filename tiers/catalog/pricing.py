@@ -38,11 +38,11 @@ def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None]
     `billions`: of each tier's model, None if unknown; `prompt_tokens`: of the request behind a tier's seconds.
     """
     first = [_first(tier, size, prompt_tokens) for tier, size in zip(tiers, billions, strict=True)]
-    places = [place for place, price in enumerate(first) if price is not None]
+    positions = [position for position, price in enumerate(first) if price is not None]
     inputs = [price.input_usd_per_million for price in first if price is not None]
     return [
-        _price(_by_place(place, places, inputs), "order") if price is None else price
-        for place, price in enumerate(first)
+        _price(_by_position(position, positions, inputs), "order") if price is None else price
+        for position, price in enumerate(first)
     ]
 
 
@@ -63,16 +63,16 @@ def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price 
     return None
 
 
-def _by_place(place: int, places: Sequence[int], inputs: Sequence[float]) -> float:
-    if not places:
-        return USD_PER_BILLION * FIRST_BILLIONS * STEP_FACTOR**place
-    if place < places[0]:
-        return float(inputs[0] * STEP_FACTOR ** (place - places[0]))
-    if place > places[-1]:
-        return float(inputs[-1] * STEP_FACTOR ** (place - places[-1]))
-    after = bisect_left(places, place)
+def _by_position(position: int, positions: Sequence[int], inputs: Sequence[float]) -> float:
+    if not positions:
+        return USD_PER_BILLION * FIRST_BILLIONS * STEP_FACTOR**position
+    if position < positions[0]:
+        return float(inputs[0] * STEP_FACTOR ** (position - positions[0]))
+    if position > positions[-1]:
+        return float(inputs[-1] * STEP_FACTOR ** (position - positions[-1]))
+    after = bisect_left(positions, position)
     below, above = (max(price, 1e-9) for price in inputs[after - 1 : after + 1])
-    share = (place - places[after - 1]) / (places[after] - places[after - 1])
+    share = (position - positions[after - 1]) / (positions[after] - positions[after - 1])
     return float(below ** (1 - share) * above**share)
 
 

@@ -112,7 +112,9 @@ PROVIDERS: dict[ProviderName, Provider] = {
 
 EMBEDDING_TOKENS = 8192
 """Most tokens of a text that a provider's embedding models read."""
-PROVIDER_KINDS = frozenset(kind for one in PROVIDERS.values() for kind in (one.kind, *one.kinds.values()))
+PROVIDER_KINDS = frozenset(
+    kind for provider in PROVIDERS.values() for kind in (provider.kind, *provider.kinds.values())
+)
 
 
 def provider_remote(
@@ -138,12 +140,12 @@ def embedding_of_a_server(embedding: Mapping[str, Any]) -> Mapping[str, Any]:
     if names_provider(embedding):
         url, key = embedding.get("url"), embedding.get("api_key_env")
         remote = provider_remote(embedding["provider"], embedding["model"], url, key, os.environ)
-        found = {"url": remote["base_url"], "api_key_env": remote.get("api_key_env")}
+        server_fields = {"url": remote["base_url"], "api_key_env": remote.get("api_key_env")}
     elif "url" in embedding:
-        found = {}
+        server_fields = {}
     else:
         return embedding
-    return {"max_tokens": EMBEDDING_TOKENS} | dict(embedding) | found
+    return {"max_tokens": EMBEDDING_TOKENS} | dict(embedding) | server_fields
 
 
 def given_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
@@ -152,8 +154,8 @@ def given_variable(provider: Provider, environ: Mapping[str, str]) -> str | None
 
 
 def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
-    given = given_variable(provider, environ)
-    return given or (provider.key_variables[0] if provider.needs_key else None)
+    variable = given_variable(provider, environ)
+    return variable or (provider.key_variables[0] if provider.needs_key else None)
 
 
 def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) -> str:
@@ -162,12 +164,12 @@ def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) ->
         project = environ.get("GOOGLE_CLOUD_PROJECT", "").strip()
         location = environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or "global"
         return url.rstrip("/") if url else google_cloud_url(project, location) if project else ""
-    given = url or environ.get(provider.url_variable, "").strip()
-    if not given:
+    address = url or environ.get(provider.url_variable, "").strip()
+    if not address:
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         return provider.base_url.format(region=region)
-    given = given.rstrip("/")
-    return given if urlsplit(given).path else given + provider.path
+    address = address.rstrip("/")
+    return address if urlsplit(address).path else address + provider.path
 
 
 def google_cloud_url(project: str, location: str) -> str:

@@ -72,7 +72,7 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
 def without_report(catalog: Catalog, cache_dir: Path, *, refused: bool = True) -> list[str]:
     """Return the models that `require_quality` would refuse for lack of any report, by name. Files that cannot be read
     are left out. `refused` False: those, too, that others quantised, which it serves with a warning."""
-    found: list[str] = []
+    names: list[str] = []
     packed = _packed_by_path(cache_dir)
     for _, model in _models(catalog, catalog.core_names):
         try:
@@ -83,10 +83,10 @@ def without_report(catalog: Catalog, cache_dir: Path, *, refused: bool = True) -
                 continue
             compute = _compute_of(model)
             if _report_of(QualityGate(), path, file_fingerprint(path, cache_dir), compute) is None:
-                found.append(model.name)
+                names.append(model.name)
         except ModelFileError:
             continue
-    return found
+    return names
 
 
 class OthersModel(NamedTuple):
@@ -164,20 +164,20 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
     again = f"make a report with: {_command(model, compute, usual if gate.report is None else Path(gate.report))}"
     try:
         fingerprint = file_fingerprint(path, cache_dir)
-        found = _report_of(gate, path, fingerprint, compute)
+        reported = _report_of(gate, path, fingerprint, compute)
         kept = report_kept(cache_dir, fingerprint, compute)
-        if found is None and kept.exists() and _is_others(model, path, packed):
-            found = str(kept), read_report(kept)
+        if reported is None and kept.exists() and _is_others(model, path, packed):
+            reported = str(kept), read_report(kept)
     except ModelFileError as error:
         yield f"{error}; {again}"
         return
-    if found is None and _is_others(model, path, packed):
+    if reported is None and _is_others(model, path, packed):
         yield f"nothing was measured of it here; {again}"
         return
-    if found is None:
+    if reported is None:
         yield f"nothing shows what {_what(model, compute)} loses: no report is shipped, and none is at {usual}; {again}"
         return
-    origin, report = found
+    origin, report = reported
     measured = report.candidate
     if measured.fingerprint != fingerprint:
         yield (

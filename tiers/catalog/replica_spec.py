@@ -66,8 +66,8 @@ def replica_names(replicas: Sequence[ReplicaSpec]) -> list[str]:
     share the address."""
     urls = Counter(replica.base_url for replica in replicas)
     return [
-        one.base_url if urls[one.base_url] == 1 else f"{one.base_url} ({one.api_key_env or 'no key'})"
-        for one in replicas
+        replica.base_url if urls[replica.base_url] == 1 else f"{replica.base_url} ({replica.api_key_env or 'no key'})"
+        for replica in replicas
     ]
 
 

@@ -27,28 +27,28 @@ def screening_problems(private: PrivateSpec | None, guardrails: list[GuardrailSp
                 yield f"private.patterns.{name} = {pattern!r}: it matches every text, the empty one included"
         except re.error as error:
             yield f"private.patterns.{name} = {pattern!r}: no regular expression: {error}"
-    names = [one.name for one in guardrails]
+    names = [guardrail.name for guardrail in guardrails]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"guardrails: the name {name!r} occurs {names.count(name)} times"
-    for place, one in enumerate(guardrails):
-        yield from _guardrail_problems(f"guardrails[{place}] ({one.name})", one)
+    for index, guardrail in enumerate(guardrails):
+        yield from _guardrail_problems(f"guardrails[{index}] ({guardrail.name})", guardrail)
 
 
-def _guardrail_problems(where: str, one: GuardrailSpec) -> Iterator[str]:
-    if (one.python is None) == (one.url is None):
+def _guardrail_problems(where: str, guardrail: GuardrailSpec) -> Iterator[str]:
+    if (guardrail.python is None) == (guardrail.url is None):
         yield f"{where}: give either python, as module:Class, or url"
-    elif one.python is not None:
-        if not _CLASS.fullmatch(one.python):
-            yield f"{where}.python = {one.python!r}: must be module:Class"
-        if one.local is not None or one.api_key_env is not None:
+    elif guardrail.python is not None:
+        if not _CLASS.fullmatch(guardrail.python):
+            yield f"{where}.python = {guardrail.python!r}: must be module:Class"
+        if guardrail.local is not None or guardrail.api_key_env is not None:
             yield f"{where}: local and api_key_env are of servers, and this one runs in process"
-    elif one.url is not None:
-        parts = urlsplit(one.url)
+    elif guardrail.url is not None:
+        parts = urlsplit(guardrail.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            yield f"{where}.url = {one.url!r}: must be an http or https URL without a user"
+            yield f"{where}.url = {guardrail.url!r}: must be an http or https URL without a user"
         elif is_metadata_host(parts.hostname):
-            yield f"{where}.url = {one.url!r}: clouds have their metadata there"
-        if one.options:
+            yield f"{where}.url = {guardrail.url!r}: clouds have their metadata there"
+        if guardrail.options:
             yield f"{where}.options: they are of classes in process, and this is a server"
 
 
@@ -69,17 +69,17 @@ def bounds_of(catalog: Catalog, rule: RuleSpec) -> Bounds:
     tiers = {tier.number for tier in catalog.tiers}
     if named is not None:
         tiers = {number for name in named if (number := catalog.numbered(name)) is not None}
-    targets = [one for one in catalog.targets if named is None or one.name in named]
+    targets = [target for target in catalog.targets if named is None or target.name in named]
     return Bounds(
         frozenset(number for number in tiers if number >= floor),
-        frozenset(one.name for one in targets if one.number >= floor),
+        frozenset(target.name for target in targets if target.number >= floor),
     )
 
 
 def check_chains(catalog: Catalog) -> Iterator[str]:
     """Yield what is wrong with targets and fallback chains."""
     tier_names = {name for tier in catalog.tiers for name in (tier.name, f"tier-{tier.number}")}
-    known, target_names = _known(catalog), [target.name for target in catalog.targets]
+    all_names, target_names = _known(catalog), [target.name for target in catalog.targets]
     for name, count in Counter(target.name for target in catalog.targets).items():
         if count > 1 or name in tier_names:
             yield f"targets '{name}': another tier or target has this name; choose another"
@@ -89,7 +89,7 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
             yield f"{where}: AIO starts no engine for a target; give a url or a provider"
         if target.model is not None:
             yield f"{where}.model: a target is on a server elsewhere; give a url or a provider with it"
-        others = [one for one in (known if target.fallback_named else target_names) if one != target.name]
+        others = [other for other in (all_names if target.fallback_named else target_names) if other != target.name]
         for name in target.fallback or ():
             if name not in others:
                 yield f"{where}.fallback: {name!r} is no other target; there are {', '.join(others) or 'none'}"
@@ -99,12 +99,12 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
     for tier in catalog.tiers:
         where = f"tiers '{tier.name}'.fallback"
         for name in tier.fallback or ():
-            if name not in known:
-                yield f"{where}: {name!r} is no tier or target; there are {', '.join(known)}"
+            if name not in all_names:
+                yield f"{where}: {name!r} is no tier or target; there are {', '.join(all_names)}"
             elif catalog.numbered(name) == tier.number:
                 yield f"{where}: {name!r} is the tier itself; leave it out"
-        places = Counter(catalog.numbered(name) or name for name in tier.fallback or ())
-        if repeated := [str(place) for place, count in places.items() if count > 1]:
+        counts = Counter(catalog.numbered(name) or name for name in tier.fallback or ())
+        if repeated := [str(key) for key, count in counts.items() if count > 1]:
             yield f"{where}: {', '.join(repeated)} is listed more than once; each is tried once"
 
 
@@ -127,15 +127,15 @@ def check_routing_rules(catalog: Catalog) -> Iterator[str]:
 
 
 def _check_names(catalog: Catalog, where: str, rule: RuleSpec) -> Iterator[str]:
-    known = _known(catalog)
+    all_names = _known(catalog)
     for name in rule.allow or ():
-        if name not in known:
-            yield f"{where}.allow: {name!r} is no tier or target; there are {', '.join(known)}"
+        if name not in all_names:
+            yield f"{where}.allow: {name!r} is no tier or target; there are {', '.join(all_names)}"
     if rule.floor is not None and catalog.numbered(rule.floor) is None:
         names = ", ".join(tier.name for tier in catalog.tiers)
         yield f"{where}.floor = {rule.floor!r}: no such tier; there are {names}"
-    if rule.target is not None and rule.target not in known:
-        yield f"{where}.target = {rule.target!r}: no such tier or target; there are {', '.join(known)}"
+    if rule.target is not None and rule.target not in all_names:
+        yield f"{where}.target = {rule.target!r}: no such tier or target; there are {', '.join(all_names)}"
 
 
 def _check_bounds(catalog: Catalog, where: str, rule: RuleSpec) -> Iterator[str]:
@@ -196,24 +196,24 @@ def answers_chats(catalog: Catalog, target: TargetSpec) -> bool:
     if not target.serves:
         return True
     entries = (*catalog.tiers, *catalog.targets)
-    return any(target.name in (one.fallback or ()) for one in entries) or any(
+    return any(target.name in (entry.fallback or ()) for entry in entries) or any(
         rule.target == target.name for rule in catalog.rules
     )
 
 
 def _idle_rules(catalog: Catalog) -> Iterator[str]:
     contexts = [tier.remote.max_context for tier in catalog.tiers if tier.remote is not None]
-    known = [context for context in contexts if context is not None]
-    longest = max(known) if len(known) == len(catalog.tiers) else None
-    for place, rule in enumerate(catalog.rules):
+    stated_contexts = [context for context in contexts if context is not None]
+    longest = max(stated_contexts) if len(stated_contexts) == len(catalog.tiers) else None
+    for index, rule in enumerate(catalog.rules):
         least = rule.when.min_tokens
         if least is not None and longest is not None and least >= longest:
             yield f"rule {rule.name}: no tier reads prompts of {least} tokens ({longest} at most), so it never applies"
         for name in ("target", "quality"):
             earlier = (
-                one
-                for one in catalog.rules[:place]
-                if getattr(one, name) is not None and one.when in (RuleWhen(), rule.when)
+                previous
+                for previous in catalog.rules[:index]
+                if getattr(previous, name) is not None and previous.when in (RuleWhen(), rule.when)
             )
             if getattr(rule, name) is not None and (first := next(earlier, None)) is not None:
                 yield f"rule {rule.name}: its {name} never applies, because rule {first.name} before it always does too"
@@ -224,27 +224,27 @@ def _idle_rules(catalog: Catalog) -> Iterator[str]:
 
 
 def _conflicts(catalog: Catalog) -> Iterator[str]:
-    for one, other in combinations(catalog.rules, 2):
-        left = bounds_of(catalog, one).tiers & bounds_of(catalog, other).tiers
-        if not left and _may_both_match(one.when, other.when):
-            yield f"rules {one.name} and {other.name}: leave no tier together; requests that both match are refused"
+    for rule, other in combinations(catalog.rules, 2):
+        left = bounds_of(catalog, rule).tiers & bounds_of(catalog, other).tiers
+        if not left and _may_both_match(rule.when, other.when):
+            yield f"rules {rule.name} and {other.name}: leave no tier together; requests that both match are refused"
 
 
-def _may_both_match(one: RuleWhen, other: RuleWhen) -> bool:
+def _may_both_match(first: RuleWhen, second: RuleWhen) -> bool:
     """Return False only if no request can match both."""
-    for mine, theirs in ((one.team, other.team), (one.language, other.language)):
+    for mine, theirs in ((first.team, second.team), (first.language, second.language)):
         if mine is not None and theirs is not None and not set(mine) & set(theirs):
             return False
-    for mine_by_name, theirs_by_name in ((one.tag, other.tag), (one.header, other.header)):
+    for mine_by_name, theirs_by_name in ((first.tag, second.tag), (first.header, second.header)):
         for name in mine_by_name.keys() & theirs_by_name.keys():
             values, others = set(mine_by_name[name]), set(theirs_by_name[name])
             if ANY not in values | others and not values & others:
                 return False
-    if (one.min_tokens or 0) > _most(other) or (other.min_tokens or 0) > _most(one):
+    if (first.min_tokens or 0) > _most(second) or (second.min_tokens or 0) > _most(first):
         return False
-    if one.hour is None or other.hour is None or one.time_zone != other.time_zone:
+    if first.hour is None or second.hour is None or first.time_zone != second.time_zone:
         return True
-    return bool(_minutes(one.hour) & _minutes(other.hour))
+    return bool(_minutes(first.hour) & _minutes(second.hour))
 
 
 def _most(when: RuleWhen) -> float:

@@ -330,13 +330,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def of_prompt(self, tokens: float) -> "Price":
         """Return the price of a request with a prompt of so many tokens."""
-        found = None
+        last = None
         for step in self.steps:
             if tokens > step.above_prompt_tokens:
-                found = step
-        if found is None:
+                last = step
+        if last is None:
             return self
-        rates = {name: getattr(found, name) for name in PriceStep.__struct_fields__ if name != "above_prompt_tokens"}
+        rates = {name: getattr(last, name) for name in PriceStep.__struct_fields__ if name != "above_prompt_tokens"}
         return Price(**rates, estimated=self.estimated, listed=self.listed)
 
     @property

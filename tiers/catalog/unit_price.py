@@ -94,7 +94,7 @@ def unit_price(spec: TierSpec, endpoint: ServedEndpoint, words: Collection[str] 
     rates = {
         kind: float(getattr(price, "base", price))
         for kind, fields in _RATES.items()
-        if (price := next((one for f in fields if (one := getattr(listed, f, None)) is not None), None)) is not None
+        if (price := next((rate for f in fields if (rate := getattr(listed, f, None)) is not None), None)) is not None
     }
     needed = {"input"} if endpoint in _INPUT_ALONE else {"input", "output"}
     return UnitPrice(unit=unit, rates=rates if needed <= rates.keys() else {}, listed=name)

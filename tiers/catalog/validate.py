@@ -114,8 +114,8 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
 def _check_remote_embedding(where: str, embedding: EmbeddingSpec) -> Iterator[str]:
     from tiers.catalog.providers import PROVIDERS
 
-    given = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
-    if embedding.model is None or given or embedding.shortenable or embedding.pooling != "mean":
+    unwanted = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
+    if embedding.model is None or unwanted or embedding.shortenable or embedding.pooling != "mean":
         yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
     if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
         yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
@@ -189,12 +189,12 @@ def _check_draft(
     model: ModelSpec | GpuModelSpec,
     beside: Sequence[ModelSpec | GpuModelSpec],
     common: Changes,
-    place: Literal["core", "group"],
+    owner: Literal["core", "group"],
 ) -> Iterator[str]:
     if model.draft is not None and model.draft not in {m.name for m in beside} - {model.name}:
-        yield f"{where}.draft = {model.draft!r}: must be another model of this {place}"
+        yield f"{where}.draft = {model.draft!r}: must be another model of this {owner}"
     if model.draft is None and {**common, **model.knobs}.get("speculation") == "draft_model":
-        yield f"{where}: speculation = 'draft_model' needs a draft, another model of this {place}"
+        yield f"{where}: speculation = 'draft_model' needs a draft, another model of this {owner}"
 
 
 def _check_shapes(catalog: Catalog) -> Iterator[str]:
@@ -252,10 +252,10 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     if tier.serves or tier.unit_prices:
         yield from _check_served(where, tier)
     if tier.remote is None or tier.remote.is_triton:
-        given = [name for name in MEDIA if getattr(tier.capabilities, name)]
+        media = [name for name in MEDIA if getattr(tier.capabilities, name)]
         yield from (
             f"{where}.capabilities.{name} = true: in-process models and Triton's are sent text only; remove it"
-            for name in given
+            for name in media
         )
     if context is not None and tier.max_tokens >= context:
         yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
@@ -383,9 +383,9 @@ def _check_tls(where: str, remote: RemoteSpec) -> Iterator[str]:
 
 
 def _check_callers(where: str, remote: RemoteSpec) -> Iterator[str]:
-    given = [name for name in ("api_key_env", "api_keys", "engine") if getattr(remote, name)]
-    if given:
-        yield f"{where}.credentials = 'caller': the server gets the caller's credential; leave out {', '.join(given)}"
+    excess = [name for name in ("api_key_env", "api_keys", "engine") if getattr(remote, name)]
+    if excess:
+        yield f"{where}.credentials = 'caller': the server gets the caller's credential; leave out {', '.join(excess)}"
     if not remote.base_url and not remote.engine:
         yield f"{where}.credentials = 'caller': the caller's credential is for one address; give base_url"
     if remote.is_triton:
@@ -428,13 +428,13 @@ def check_key_name(where: str, name: str | None) -> Iterator[str]:
 def _check_aliases(catalog: Catalog) -> Iterator[str]:
     tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
     models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
-    others = [one.name for one in catalog.embeddings] + [one.name for one in catalog.targets]
-    known = list(dict.fromkeys(["auto", *tiers, *models, *others]))
+    others = [spec.name for spec in (*catalog.embeddings, *catalog.targets)]
+    allowed = list(dict.fromkeys(["auto", *tiers, *models, *others]))
     for name, target in catalog.aliases.items():
         if not name or name == "auto" or name in tiers:
             yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"
-        elif target not in known and target.rpartition(":")[0] not in known:
-            yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(known)}"
+        elif target not in allowed and target.rpartition(":")[0] not in allowed:
+            yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(allowed)}"
 
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
