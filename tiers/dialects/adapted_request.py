@@ -41,22 +41,22 @@ def without_keywords(schema: Any, refused: frozenset[str]) -> Any:
     """Return a JSON schema without the `refused` keywords: it admits more. A constant becomes the one value of an
     `enum`, and of several types the first one that is not null stays."""
     if isinstance(schema, list):
-        return [without_keywords(one, refused) for one in schema]
+        return [without_keywords(subschema, refused) for subschema in schema]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _BY_NAME and isinstance(value, dict):
-            value = {key: without_keywords(one, refused) for key, one in value.items()}
+            value = {key: without_keywords(subschema, refused) for key, subschema in value.items()}
         elif name not in _VALUES:
             value = without_keywords(value, refused)
         if name == "type" and name in refused:
-            found[name] = next((one for one in value if one != "null"), "null") if isinstance(value, list) else value
+            kept[name] = next((kind for kind in value if kind != "null"), "null") if isinstance(value, list) else value
         elif name == "const" and name in refused and isinstance(value, str):
-            found["enum"] = [value]
+            kept["enum"] = [value]
         elif name not in refused or (name == "properties" and value):
-            found[name] = value
-    return found
+            kept[name] = value
+    return kept
 
 
 def fitting_schema(schema: dict[str, Any], *, combined: bool, needs_properties: bool) -> dict[str, Any]:
@@ -72,16 +72,16 @@ def fitting_schema(schema: dict[str, Any], *, combined: bool, needs_properties: 
     fits = combined or not any(name in schema for name in _NOT_AT_TOP)
     if fits and schema.get("type") == "object" and ("properties" in schema or not needs_properties):
         return schema
-    found = dict(schema) if fits else _without_alternatives(schema)
-    found["type"] = "object"
+    fitted = dict(schema) if fits else _without_alternatives(schema)
+    fitted["type"] = "object"
     if needs_properties:
-        found.setdefault("properties", {})
-    return found
+        fitted.setdefault("properties", {})
+    return fitted
 
 
 def _without_alternatives(schema: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in schema.items() if name not in _NOT_AT_TOP}
-    properties, required = _object(found.get("properties")), _names(found.get("required"))
+    merged = {name: value for name, value in schema.items() if name not in _NOT_AT_TOP}
+    properties, required = _object(merged.get("properties")), _names(merged.get("required"))
     for part in _schemas(schema.get("allOf")):
         inner = _without_alternatives(part)
         properties = _object(inner.get("properties")) | properties
@@ -92,15 +92,15 @@ def _without_alternatives(schema: dict[str, Any]) -> dict[str, Any]:
             properties = _object(part.get("properties")) | properties
         if parts:
             required |= set.intersection(*(_names(part.get("required")) for part in parts))
-    found["properties"] = properties
-    found.pop("required", None)
-    if known := [name for name in properties if name in required]:
-        found["required"] = known
-    return found
+    merged["properties"] = properties
+    merged.pop("required", None)
+    if still_required := [name for name in properties if name in required]:
+        merged["required"] = still_required
+    return merged
 
 
 def _schemas(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [schema for schema in value if isinstance(schema, dict)] if isinstance(value, list) else []
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _names(value: Any) -> set[str]:
-    return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
+    return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
 
 
 # What Anthropic takes of the schema of an answer
@@ -145,10 +145,10 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 def _closed(node: Any) -> dict[str, Any]:
     node = _plain_union(node)
-    if (place := node.get("$ref")) is not None:
-        if not isinstance(place, str) or _REFERENCE.fullmatch(place) is None:
+    if (ref := node.get("$ref")) is not None:
+        if not isinstance(ref, str) or _REFERENCE.fullmatch(ref) is None:
             raise _NotClosedError
-        return {"$ref": place} | {name: _closed_each(node[name]) for name in ("$defs", "definitions") if name in node}
+        return {"$ref": ref} | {name: _closed_each(node[name]) for name in ("$defs", "definitions") if name in node}
     types = node.get("type")
     types = [types] if isinstance(types, str) else types or []
     if not types and not node.keys() & {"enum", "const", "anyOf", "properties"}:
@@ -160,7 +160,7 @@ def _closed(node: Any) -> dict[str, Any]:
         if name in kept:
             kept[name] = _closed_each(kept[name])
     if "anyOf" in kept:
-        kept["anyOf"] = [_closed(one) for one in kept["anyOf"]]
+        kept["anyOf"] = [_closed(part) for part in kept["anyOf"]]
     if "items" in kept or "array" in types:
         if "prefixItems" in node:
             raise _NotClosedError
@@ -177,22 +177,22 @@ def _closed(node: Any) -> dict[str, Any]:
 
 
 def _closed_each(schemas: Any) -> dict[str, Any]:
-    return {name: _closed(one) for name, one in _object(schemas).items()}
+    return {name: _closed(schema) for name, schema in _object(schemas).items()}
 
 
 def _plain_union(node: Any) -> dict[str, Any]:
     """Return a schema with its alternatives as `anyOf`, and what alone stands in `allOf` in its place."""
     if not isinstance(node, dict):
         raise _NotClosedError
-    found = dict(node)
-    if "allOf" in found:
-        parts = _schemas(found.pop("allOf"))
-        if len(parts) != 1 or parts[0].keys() & found.keys():
+    schema = dict(node)
+    if "allOf" in schema:
+        parts = _schemas(schema.pop("allOf"))
+        if len(parts) != 1 or parts[0].keys() & schema.keys():
             raise _NotClosedError
-        found |= parts[0]
-    if "oneOf" in found and "anyOf" not in found:
-        found["anyOf"] = found.pop("oneOf")
-    return found
+        schema |= parts[0]
+    if "oneOf" in schema and "anyOf" not in schema:
+        schema["anyOf"] = schema.pop("oneOf")
+    return schema
 
 
 def _is_taken(name: str, value: Any) -> bool:
@@ -205,8 +205,8 @@ def _is_recursive(schema: dict[str, Any]) -> bool:
     """Whether a definition leads back to itself."""
     leads: dict[str, set[str]] = {}
     for part in ("$defs", "definitions"):
-        for name, one in _object(schema.get(part)).items():
-            leads[name] = {found[1] for found in _REFERENCE.findall(_encode(one).decode())}
+        for name, definition in _object(schema.get(part)).items():
+            leads[name] = {groups[1] for groups in _REFERENCE.findall(_encode(definition).decode())}
     while ended := [name for name, others in leads.items() if not others & leads.keys()]:
         for name in ended:
             del leads[name]
@@ -385,7 +385,7 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     if asked not in EFFORTS:
         return taken[-1]
     wanted = EFFORTS.index(asked)
-    return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
+    return next((effort for effort in taken if effort in EFFORTS and EFFORTS.index(effort) >= wanted), taken[-1])
 
 
 def _renamed_tools(request: ModelRequest, rules: ToolRules) -> dict[str, str]:
@@ -442,20 +442,20 @@ def _tooling(tooling: Tooling, rules: ToolRules, sent_names: dict[str, str], cha
     return msgspec.structs.replace(tooling, tools=tuple(tools), name=name, edited=edited)
 
 
-def _says_the_same(schema: dict[str, Any], given: dict[str, Any]) -> bool:
+def _says_the_same(schema: dict[str, Any], original: dict[str, Any]) -> bool:
     """Whether the schema differs in nothing but what an object says of itself anyway."""
     usual: dict[str, Any] = {"type": "object", "properties": {}}
-    return usual | given == usual | schema
+    return usual | original == usual | schema
 
 
 def _leave_out(request: ModelRequest, refused: frozenset[str], fields: dict[str, Any]) -> tuple[str, ...]:
     """Set the parameters that are not sent to their neutral values in `fields`; return the names of those that were
     set. A neutral value counts only if the caller gave it."""
-    sampling, given = request.sampling, request.given
+    sampling, given_fields = request.sampling, request.given
     neutral: dict[str, Any] = {}
     named: list[str] = []
     for name in ALL_SAMPLING:
-        if name in refused and (getattr(sampling, name) != getattr(_NEUTRAL, name) or name in given):
+        if name in refused and (getattr(sampling, name) != getattr(_NEUTRAL, name) or name in given_fields):
             neutral[name] = getattr(_NEUTRAL, name)
             named.append(name)
     if "logit_bias" in refused and sampling.logit_bias:
@@ -469,13 +469,13 @@ def _leave_out(request: ModelRequest, refused: frozenset[str], fields: dict[str,
                 fields[field] = None
                 named.append(name)
     tooling: Tooling | None = fields.get("tooling", request.tooling)
-    is_parallel_said = tooling is not None and (not tooling.parallel or "parallel_tool_calls" in given)
+    is_parallel_said = tooling is not None and (not tooling.parallel or "parallel_tool_calls" in given_fields)
     if "parallel_tool_calls" in refused and tooling is not None and is_parallel_said:
         fields["tooling"] = msgspec.structs.replace(tooling, parallel=True)
         named.append("parallel_tool_calls")
     for name, values in (("passed", request.passed), ("extra", request.extra)):
         if unwanted := values.keys() & refused:
-            fields[name] = {one: value for one, value in values.items() if one not in unwanted}
+            fields[name] = {key: value for key, value in values.items() if key not in unwanted}
             named += sorted(unwanted)
     turns: list[Turn] = fields.get("messages", request.messages) or []
     if BREAKPOINT in refused and any(block.breakpoint for turn in turns for block in turn.content_blocks):
@@ -485,7 +485,7 @@ def _leave_out(request: ModelRequest, refused: frozenset[str], fields: dict[str,
         fields["template_variables"] = {}
         named.append(VARIABLES)
     if named:
-        fields["given"] = tuple(name for name in given if name not in named)
+        fields["given"] = tuple(name for name in given_fields if name not in named)
     return tuple(dict.fromkeys(named))
 
 

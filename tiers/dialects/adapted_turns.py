@@ -41,11 +41,11 @@ def fitting_id(call_id: str, rules: TurnRules, occurrence: int) -> str:
 def _digest(text: str, length: int) -> str:
     """Letters and digits alone."""
     number = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=32).digest(), "big")
-    found = ""
-    while len(found) < length:
+    digest = ""
+    while len(digest) < length:
         number, digit = divmod(number, len(_ALPHABET))
-        found += _ALPHABET[digit]
-    return found
+        digest += _ALPHABET[digit]
+    return digest
 
 
 @cache
@@ -91,7 +91,7 @@ def adapted_turns(messages: list[Turn], rules: TurnRules, sent_names: dict[str, 
         turns = [turn for turn in turns if not _is_blank(turn)]
         changed.add("messages")
     if rules.starts_with_user:
-        first = next((place for place, turn in enumerate(turns) if turn.role != "system"), None)
+        first = next((index for index, turn in enumerate(turns) if turn.role != "system"), None)
         if first is None and turns:
             # The system alone: its last turn is what is asked.
             turns = [*turns[:-1], msgspec.structs.replace(turns[-1], role="user")]
@@ -125,15 +125,15 @@ _as_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def _alternating(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with successive turns of the user, or texts of the assistant, as one."""
-    found: list[Turn] = []
+    merged: list[Turn] = []
     for turn in turns:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and turn.role == last.role in ("user", "assistant") and not (turn.calls or last.calls):
-            found[-1] = _joined(last, turn)
+            merged[-1] = _joined(last, turn)
             changed.add("messages")
         else:
-            found.append(turn)
-    return found
+            merged.append(turn)
+    return merged
 
 
 def _with_name(turn: Turn, names: dict[str, str]) -> Turn:
@@ -165,8 +165,8 @@ def _with_object(call: Call) -> Call:
     try:
         _as_object(call.arguments)
     except (ValueError, *JSON_ERRORS):
-        given = call.parsed_arguments() if call.arguments.strip() else {}
-        said = given if isinstance(given, dict) else {"value": given}
+        arguments = call.parsed_arguments() if call.arguments.strip() else {}
+        said = arguments if isinstance(arguments, dict) else {"value": arguments}
         return msgspec.structs.replace(call, arguments=json.dumps(said, ensure_ascii=False))
     return call
 
@@ -185,47 +185,47 @@ def _paired(turns: list[Turn], changed: set[str]) -> list[Turn]:
     callers: defaultdict[str, deque[int]] = defaultdict(deque)
     results: defaultdict[int, list[Turn]] = defaultdict(list)
     kept: list[tuple[int, Turn]] = []
-    for place, turn in enumerate(turns):
+    for index, turn in enumerate(turns):
         if turn.role != "tool":
-            kept.append((place, turn))
+            kept.append((index, turn))
             for call in turn.calls:
-                callers[call.id].append(place)
+                callers[call.id].append(index)
         elif waiting := callers.get(turn.call_id or ""):
             results[waiting.popleft()].append(turn)
         else:
-            kept.append((place, Turn.of("user", turn.content_blocks)))
-    found: list[Turn] = []
-    for place, turn in kept:
-        found += [turn, *results[place]]
-        if place < len(turns) - 1:
+            kept.append((index, Turn.of("user", turn.content_blocks)))
+    paired: list[Turn] = []
+    for index, turn in kept:
+        paired += [turn, *results[index]]
+        if index < len(turns) - 1:
             missing = Counter(call.id for call in turn.calls)
-            missing -= Counter(str(result.call_id) for result in results[place])
-            found += [_interrupted(turn, one) for one in missing.elements()]
+            missing -= Counter(str(result.call_id) for result in results[index])
+            paired += [_interrupted(turn, call_id) for call_id in missing.elements()]
     changed.add("messages")
-    return found
+    return paired
 
 
 def _one_by_one(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with each call in a turn of its own, before its result."""
-    found: list[Turn] = []
+    split_turns: list[Turn] = []
     results = {turn.call_id: turn for turn in turns if turn.role == "tool"}
     several = {call.id for turn in turns if len(turn.calls) > 1 for call in turn.calls}
     for turn in turns:
         if len(turn.calls) > 1:
             for call, alone in zip(turn.calls, turn.split_calls(), strict=True):
-                found.append(alone)
-                found += [results[call.id]] if call.id in results else []
+                split_turns.append(alone)
+                split_turns += [results[call.id]] if call.id in results else []
         elif turn.role != "tool" or turn.call_id not in several:
-            found.append(turn)
+            split_turns.append(turn)
     changed.add("messages")
-    return found
+    return split_turns
 
 
 def _interrupted(turn: Turn, call_id: str) -> Turn:
     """The result of a call of `turn` without one; in the Responses API's form, custom tools have their own."""
     result = Turn.of("tool", NO_RESULT, call_id=call_id)
-    custom = [one for one in turn.opaque if one.type == "custom_tool_call"]
-    if not any(msgspec.json.decode(one.json, type=dict[str, Any]).get("call_id") == call_id for one in custom):
+    custom = [block for block in turn.opaque if block.type == "custom_tool_call"]
+    if not any(msgspec.json.decode(block.json, type=dict[str, Any]).get("call_id") == call_id for block in custom):
         return result
     kind = "custom_tool_call_output"
     json = _encode({"type": kind, "call_id": call_id, "output": NO_RESULT})
@@ -249,13 +249,13 @@ def _is_broken(turns: list[Turn]) -> bool:
 
 def _answered(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with a turn of the assistant between results and what the user says next."""
-    found: list[Turn] = []
+    answered: list[Turn] = []
     for turn in turns:
-        if turn.role == "user" and found and found[-1].role == "tool":
-            found.append(Turn.of("assistant", SEEN))
+        if turn.role == "user" and answered and answered[-1].role == "tool":
+            answered.append(Turn.of("assistant", SEEN))
             changed.add("messages")
-        found.append(turn)
-    return found if len(found) > len(turns) else turns
+        answered.append(turn)
+    return answered if len(answered) > len(turns) else turns
 
 
 def _placed(turns: list[Turn], where: str, changed: set[str]) -> list[Turn]:
@@ -268,20 +268,20 @@ def _placed(turns: list[Turn], where: str, changed: set[str]) -> list[Turn]:
     misplaced = "system" in roles[first:]
     if not misplaced and (first < 2 or any(turn.opaque for turn in turns[:first])):
         return turns
-    found = _joined_start(turns[:first])
-    for place in range(first, len(turns)):
-        turn = turns[place]
-        if turn.role == "system" and not (where == "after-user" and _may_stay(turns, place)):
+    placed = _joined_start(turns[:first])
+    for index in range(first, len(turns)):
+        turn = turns[index]
+        if turn.role == "system" and not (where == "after-user" and _may_stay(turns, index)):
             changed.add("messages.role")
             turn = _as_user(turn)
-            if found and found[-1].role == "user":
-                found[-1] = _joined(found[-1], turn)
+            if placed and placed[-1].role == "user":
+                placed[-1] = _joined(placed[-1], turn)
                 continue
-        elif turn.role == "user" and place > first and turns[place - 1].role == "system" and found[-1].role == "user":
-            found[-1] = _joined(found[-1], turn)
+        elif turn.role == "user" and index > first and turns[index - 1].role == "system" and placed[-1].role == "user":
+            placed[-1] = _joined(placed[-1], turn)
             continue
-        found.append(turn)
-    return found
+        placed.append(turn)
+    return placed
 
 
 def _joined_start(turns: list[Turn]) -> list[Turn]:
@@ -292,10 +292,10 @@ def _joined_start(turns: list[Turn]) -> list[Turn]:
     return [Turn.of("system", text, cache_mark=any(turn.cache_mark for turn in turns))]
 
 
-def _may_stay(turns: list[Turn], place: int) -> bool:
+def _may_stay(turns: list[Turn], index: int) -> bool:
     """Anthropic's rule: right after a user's turn or a tool's result, and before an answer or at the end."""
-    after = place == len(turns) - 1 or turns[place + 1].role == "assistant"
-    return turns[place - 1].role in ("user", "tool") and after and bool(turns[place].text.strip())
+    after = index == len(turns) - 1 or turns[index + 1].role == "assistant"
+    return turns[index - 1].role in ("user", "tool") and after and bool(turns[index].text.strip())
 
 
 def _as_user(turn: Turn) -> Turn:
@@ -329,11 +329,11 @@ def _in_dialect(turn: Turn, dialect: Dialect) -> Sequence[Opaque]:
 
 def _right_types(turns: list[Turn], changed: set[str]) -> list[Turn]:
     """The conversation with the registered name of the type of JPEG images, which some clients write as `image/jpg`."""
-    found = [_right_type(turn) for turn in turns]
-    if all(new is old for new, old in zip(found, turns, strict=True)):
+    typed = [_right_type(turn) for turn in turns]
+    if all(new is old for new, old in zip(typed, turns, strict=True)):
         return turns
     changed.add("messages.image_url")
-    return found
+    return typed
 
 
 def _right_type(turn: Turn) -> Turn:
@@ -368,7 +368,7 @@ def _named(turns: list[Turn], rules: TurnRules, sent_names: dict[str, str], chan
     waiting: defaultdict[str, deque[str]] = defaultdict(deque)
     last: dict[str, str] = {}
     seen: defaultdict[str, int] = defaultdict(int)
-    found: list[Turn] = []
+    renamed: list[Turn] = []
     for turn in turns:
         renewed = turn
         ids: dict[str, deque[str]] = defaultdict(deque)
@@ -390,21 +390,21 @@ def _named(turns: list[Turn], rules: TurnRules, sent_names: dict[str, str], chan
             if any(new is not old for new, old in zip(calls, turn.calls, strict=True)):
                 renewed = turn.with_calls(calls)
         elif turn.call_id is not None and taken is not None:
-            given = turn.call_id
-            queue = waiting.get(given)
-            sent = queue.popleft() if queue else last.get(given, given)
-            if given not in last and not taken(given):
-                sent = fitting_id(given, rules, 0)
-            ids[given].append(sent)
-            if sent != given:
+            call_id = turn.call_id
+            queue = waiting.get(call_id)
+            sent = queue.popleft() if queue else last.get(call_id, call_id)
+            if call_id not in last and not taken(call_id):
+                sent = fitting_id(call_id, rules, 0)
+            ids[call_id].append(sent)
+            if sent != call_id:
                 renewed = turn.with_blocks([Result(sent, turn.content_blocks), *turn.opaque])
         if renewed is turn:
-            found.append(turn)
+            renamed.append(turn)
             continue
         if any(new != old for old, sent_ids in ids.items() for new in sent_ids):
             changed.add("messages.tool_calls.id")
-        found.append(renewed.with_opaque(_named_block(block, sent_names, ids) for block in turn.opaque))
-    return found if any(new is not old for new, old in zip(found, turns, strict=True)) else turns
+        renamed.append(renewed.with_opaque(_named_block(block, sent_names, ids) for block in turn.opaque))
+    return renamed if any(new is not old for new, old in zip(renamed, turns, strict=True)) else turns
 
 
 def _named_block(block: Opaque, sent_names: dict[str, str], ids: dict[str, deque[str]]) -> Opaque:

@@ -77,7 +77,7 @@ class ConverseServer(ServerDialect):
         sampling = sampling_fields(request, further)
         sampling.pop("top_k", None)
         inference = _InferenceConfig(max_tokens=max_tokens, stop_sequences=list(request.stop) or None, **sampling)
-        metadata, service_tier, known = _passed(request.passed)
+        metadata, service_tier, passed_names = _passed(request.passed)
         asked = _ConverseRequest(
             messages=message_turns(messages),
             system=[_Block(text=system)] if system.strip() else None,
@@ -88,7 +88,7 @@ class ConverseServer(ServerDialect):
             service_tier=service_tier,
         )
         added = self._mark(asked, request, messages)
-        dropped = dropped_fields(request, _KNOWN | known)
+        dropped = dropped_fields(request, _KNOWN | passed_names)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, further)
         if tools is not None and request.tooling is not None and request.tooling.choice == "none":
             dropped += ("tool_choice",)
@@ -130,8 +130,8 @@ class ConverseServer(ServerDialect):
             case "contentBlockStart":
                 call = said.start.tool_use if said.start is not None else None
                 if call is not None:
-                    given = arguments_text(call.input) or "{}"
-                    return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name, given)]
+                    arguments = arguments_text(call.input) or "{}"
+                    return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name, arguments)]
             case "contentBlockStop":
                 thought: _Sealed | None = tally.notes.pop((_SEALED, said.content_block_index), None)
                 return blocks.close(said.content_block_index) + ([] if thought is None else thought.pieces())
@@ -156,8 +156,8 @@ class ConverseServer(ServerDialect):
         deltas: list[Delta] = []
         for index, block in enumerate(content):
             if block.tool_use is not None:
-                given = arguments_text(block.tool_use.input)
-                deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name, given))
+                arguments = arguments_text(block.tool_use.input)
+                deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name, arguments))
                 deltas += blocks.close(index)
             elif block.reasoning_content is not None:
                 said_thought = block.reasoning_content.reasoning_text
@@ -167,7 +167,7 @@ class ConverseServer(ServerDialect):
                     sealed.add(block.reasoning_content)
                     deltas += sealed.pieces()
             elif (cited := block.citations_content) is not None:
-                deltas += blocks.text("".join(one.text for one in cited.content)) + _cited(cited.citations, blocks)
+                deltas += blocks.text("".join(piece.text for piece in cited.content)) + _cited(cited.citations, blocks)
             elif block.text is not None:
                 deltas += blocks.text(block.text)
             else:
@@ -440,8 +440,8 @@ def content_blocks(message: Turn) -> list[_Block]:
             blocks.append(_Block(image=_Image(subtype, source)))
         else:
             ending = media.name.rpartition(".")[2].lower()
-            known = subtype in _FORMATS or ending not in _FORMATS
-            kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype) if known else ending
+            has_known_type = subtype in _FORMATS or ending not in _FORMATS
+            kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype) if has_known_type else ending
             # Names may hold few characters; each stands only once in a conversation (`message_turns`).
             name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", " ", media.name).strip() or "file"
             blocks.append(_Block(document=_Document(kind, source, name)))
@@ -516,8 +516,8 @@ def _put_points(asked: _ConverseRequest, *, tools: bool, system: bool, last: boo
 
 
 def _thought_of(block: int, tally: Tally) -> _Sealed:
-    found: _Sealed = tally.notes.setdefault((_SEALED, block), _Sealed())
-    return found
+    thought: _Sealed = tally.notes.setdefault((_SEALED, block), _Sealed())
+    return thought
 
 
 def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
@@ -534,7 +534,7 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
 
 
 def _cited(cited: list[_Cited], blocks: Blocks) -> list[Delta]:
-    return blocks.cited((one.location.web.url, one.title) for one in cited)
+    return blocks.cited((citation.location.web.url, citation.title) for citation in cited)
 
 
 def _report(counts: _Counts | None, tally: Tally) -> None:

@@ -48,7 +48,7 @@ def refuse_turn(raw: bytes, where: str) -> None:
 
 def _without_calls(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_calls(one) for one in value]
+        return [_without_calls(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     if _CALL.match(str(value.get("type"))):
@@ -63,8 +63,8 @@ def _problems(value: Any, path: str, naming: str) -> Iterator[tuple[str, str]]:
             own = _naming(name) or (naming and "medium")
             yield from _problems(inner, f"{path}.{name}" if path else name, own)
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _problems(inner, f"{path}[{place}]", naming)
+        for index, inner in enumerate(value):
+            yield from _problems(inner, f"{path}[{index}]", naming)
     elif isinstance(value, str) and naming and (problem := _problem(value, naming)):
         yield path, problem
 

@@ -79,8 +79,8 @@ class ChatServer(ServerDialect):
     def call(self, request: ModelRequest, max_tokens: int | None) -> ServerCall:
         streamed = self.is_streamed(request)
         body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
-        known = self.known_fields(is_chat=request.messages is not None)
-        dropped = dropped_fields(request, known)
+        known_fields = self.known_fields(is_chat=request.messages is not None)
+        dropped = dropped_fields(request, known_fields)
         for name in dropped:
             body.pop(name, None)
         if request.messages is not None:
@@ -246,7 +246,7 @@ def request_body(
     remote: RemoteSpec, request: ModelRequest, max_tokens: int | None, *, streamed: bool = True
 ) -> dict[str, Any]:
     """Return the JSON body of a call: what caller or catalogue set, the model, and what reading the answer needs."""
-    sampling, given = request.sampling, request.given
+    sampling, given_fields = request.sampling, request.given
     is_chat = request.messages is not None
     body: dict[str, Any] = {"model": remote.model, "stream": streamed}
     if max_tokens is not None:
@@ -260,16 +260,16 @@ def request_body(
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
         body["stream_options"] = {"include_usage": True}
-    if given or sampling_of(sampling) != NEUTRAL:
+    if given_fields or sampling_of(sampling) != NEUTRAL:
         triples = zip(ALL_SAMPLING, sampling_of(sampling), NEUTRAL, strict=True)
-        body |= {name: value for name, value, neutral in triples if value != neutral or name in given}
+        body |= {name: value for name, value, neutral in triples if value != neutral or name in given_fields}
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:
         body["stop"] = list(request.stop)
     if request.include_stop:
         body["include_stop_str_in_output"] = True
-    if request.n != 1 or "n" in given:
+    if request.n != 1 or "n" in given_fields:
         body["n"] = request.n
     if is_chat and request.reasoning_effort is not None:
         body["reasoning_effort"] = request.reasoning_effort
@@ -278,7 +278,7 @@ def request_body(
     body |= _constraints(request)
     if sampling.logprobs is not None:
         body["logprobs"] = is_chat or sampling.logprobs
-        if is_chat and (sampling.logprobs or "top_logprobs" in given):
+        if is_chat and (sampling.logprobs or "top_logprobs" in given_fields):
             body["top_logprobs"] = sampling.logprobs
     if request.passed:
         for name in SERVICE_FIELDS if is_chat else _OF_COMPLETIONS:
@@ -311,15 +311,15 @@ def _message(message: Turn) -> dict[str, Any]:
 def with_text_results(messages: list[dict[str, Any]], *, answered: bool) -> list[dict[str, Any]]:
     """Return the conversation with results of tools as texts, which is all that the API has of them; their media are
     with what the user says next, and after a word of the assistant where results are to be `answered`."""
-    found: list[dict[str, Any]] = []
+    conversation: list[dict[str, Any]] = []
     shown: list[Any] = []
     for message in [*messages, None]:
         if shown and (message is None or message["role"] != "tool"):
             said = message["content"] if message is not None and message["role"] == "user" else []
             shown += [{"type": "text", "text": said}] if isinstance(said, str) else said
-            if answered and found[-1]["role"] == "tool":
-                found.append({"role": "assistant", "content": SEEN})
-            found.append({"role": "user", "content": shown})
+            if answered and conversation[-1]["role"] == "tool":
+                conversation.append({"role": "assistant", "content": SEEN})
+            conversation.append({"role": "user", "content": shown})
             shown = []
             if said:
                 continue
@@ -331,8 +331,8 @@ def with_text_results(messages: list[dict[str, Any]], *, answered: bool) -> list
                 texts.append(MEDIA_FOLLOW)
             message = message | {"content": "\n\n".join(texts)}
         if message is not None:
-            found.append(message)
-    return found
+            conversation.append(message)
+    return conversation
 
 
 def _constraints(request: ModelRequest) -> dict[str, Any]:
@@ -403,12 +403,12 @@ def give_back(bodies: Sequence[dict[str, Any]], messages: Sequence[Turn], rules:
             left_out |= {} if message.answered_by else {THOUGHTS: None}
         for block in opaque_of(message):
             body[block.type] = msgspec.Raw(block.json)
-        for place, call in enumerate(message.calls):
+        for index, call in enumerate(message.calls):
             if call.source is not None:
-                body["tool_calls"][place] = function_call(call, msgspec.Raw(call.source.json))
-            elif rules.signs_calls and not place:
+                body["tool_calls"][index] = function_call(call, msgspec.Raw(call.source.json))
+            elif rules.signs_calls and not index:
                 # Of calls made together the first is signed.
-                body["tool_calls"][place] = function_call(call, _UNSIGNED)
+                body["tool_calls"][index] = function_call(call, _UNSIGNED)
                 left_out[f"messages.tool_calls.{EXTRA}"] = None
     return tuple(left_out)
 
@@ -427,9 +427,9 @@ def _add_thoughts(body: dict[str, Any], message: Turn, names: Sequence[str]) -> 
 def _in_loops(messages: Sequence[Turn]) -> Iterator[bool]:
     """For each turn whether tools are called between the user's turn before it and the next one."""
     first, calls = 0, False
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "user":
-            yield from [calls] * (place - first)
-            first, calls = place, False
+            yield from [calls] * (index - first)
+            first, calls = index, False
         calls = calls or bool(message.calls)
     yield from [calls] * (len(messages) - first)

@@ -59,7 +59,9 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         return _filtered() if chunk.input_sensitive or chunk.output_sensitive else []
     if (len(choices) > 1 or choices[0].index) and tally.n == 1:
         choices = _asked_for(choices, tally)
-    deltas = _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
+    deltas = (
+        _deltas(choices[0], tally) if len(choices) == 1 else [d for choice in choices for d in _deltas(choice, tally)]
+    )
     if (cited := chunk.cited) or _CITED in tally.notes:
         deltas += _cited(cited, tally, is_over=bool(choices[0].finish_reason) or tally.is_over(0))
     if chunk.output_sensitive:
@@ -74,23 +76,23 @@ def _asked_for(choices: list[Choice], tally: Tally) -> list[Choice]:
     first, *others = choices
     if first.index == tally.notes.setdefault(_INDEX, first.index):
         first.index = 0
-    for one in others:
-        if first.message is not None and not first.message.calls and one.message is not None:
-            first.message.tool_calls, one.message.tool_calls = one.message.tool_calls, None
+    for other in others:
+        if first.message is not None and not first.message.calls and other.message is not None:
+            first.message.tool_calls, other.message.tool_calls = other.message.tool_calls, None
     return choices
 
 
 def _cited(cited: list[Any], tally: Tally, *, is_over: bool) -> list[Delta]:
     """Return what an answer cites outside its choices, once it `is_over`: some servers repeat it in every event."""
-    known: dict[str, UrlCitation | None] = tally.notes.setdefault(_CITED, {})
-    for one in cited:
-        citation = UrlCitation(one, "", 0, 0) if isinstance(one, str) else one.citation
+    citations: dict[str, UrlCitation | None] = tally.notes.setdefault(_CITED, {})
+    for source in cited:
+        citation = UrlCitation(source, "", 0, 0) if isinstance(source, str) else source.citation
         if citation.url:
-            known.setdefault(citation.url, citation)
-    new = [one for one in known.values() if one is not None]
+            citations.setdefault(citation.url, citation)
+    new = [citation for citation in citations.values() if citation is not None]
     if not (new and is_over):
         return []
-    known.update(dict.fromkeys(known))
+    citations.update(dict.fromkeys(citations))
     return [Delta(annotations=new)]
 
 
@@ -101,7 +103,7 @@ def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
     if not isinstance(said, dict):
         return []
     tables = [said, *(said[name] for name in _WRAPPERS if isinstance(said.get(name), dict))]
-    listed = (one for one in tables if isinstance(one.get("choices"), list | dict))
+    listed = (table for table in tables if isinstance(table.get("choices"), list | dict))
     if (answer := next(listed, None) or next(filter(None, map(_as_chat, tables)), None)) is not None:
         return read_chunk(json.dumps(answer).encode(), tally)
     if said.get("input_sensitive") or said.get("output_sensitive"):
@@ -114,7 +116,7 @@ def _without_choices(data: bytes, tally: Tally) -> list[Delta]:
 def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer that has one choice and no list of them in OpenAI's form: Ollama's own, Cloudflare's, or a
     text; {} for any other."""
-    message = next((one for name in ("delta", "message") if isinstance(one := body.get(name), dict)), None)
+    message = next((inner for name in ("delta", "message") if isinstance(inner := body.get(name), dict)), None)
     if message is None or not ({"role", "content"} & message.keys()):
         names = (*_BARE, "text") if "finish_reason" in body else _BARE
         message = {"content": next((body[name] for name in names if body.get(name)), None)}
@@ -190,7 +192,7 @@ def _parts(content: Any) -> str | list[Part | str]:
     if isinstance(content, str):
         return content
     items = content if isinstance(content, list) else [content]
-    if all(isinstance(one, dict) and _PART_FIELDS.isdisjoint(one) for one in items) or isinstance(content, bool):
+    if all(isinstance(item, dict) and _PART_FIELDS.isdisjoint(item) for item in items) or isinstance(content, bool):
         return msgspec.json.encode(content).decode()
     parts: list[Part | str] = fitted(items, list[Part | str])
     return parts
@@ -212,11 +214,11 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
         first.text = said
     else:
         parts = [delta for part in said for delta in _of_part(part, index)]
-        made = [one for one in said if isinstance(one, Part) and one.type == "tool_use" and one.name]
-        own = [ToolCall(id=one.id, name=one.name, input=one.input) for one in made]
+        made = [part for part in said if isinstance(part, Part) and part.type == "tool_use" and part.name]
+        own = [ToolCall(id=part.id, name=part.name, input=part.input) for part in made]
         message.tool_calls = [*(message.tool_calls or ()), *own]
     first.logprobs = logprobs_of(choice.logprobs) if choice.logprobs is not None else None
-    first.annotations = [one.citation for one in message.annotations or () if one.citation.url] or None
+    first.annotations = [cited.citation for cited in message.annotations or () if cited.citation.url] or None
     first.tool_calls = [] if parts or message.refusal else _calls(choice, message, tally)
     if first.text or first.reasoning or first.logprobs or first.tool_calls or first.annotations:
         yield first
@@ -236,9 +238,9 @@ def _said(choice: Choice, message: Message, content: Any, tally: Tally) -> Itera
 
 def _detailed(details: msgspec.Raw) -> str:
     """What `reasoning_details` say of the thoughts."""
-    given = plain_json(bytes(details))
-    named = [one.get("text") or one.get("summary") for one in given if isinstance(one, dict)] if given else []
-    return "".join([one for one in named if isinstance(one, str)])
+    entries = plain_json(bytes(details))
+    named = [detail.get("text") or detail.get("summary") for detail in entries or () if isinstance(detail, dict)]
+    return "".join([text for text in named if isinstance(text, str)])
 
 
 def _of_part(part: Part | str, index: int) -> Iterator[Delta]:
@@ -258,15 +260,15 @@ def _of_part(part: Part | str, index: int) -> Iterator[Delta]:
 
 def _calls(choice: Choice, message: Message, tally: Tally) -> list[ToolCallDelta]:
     """The pieces of calls. In a whole message calls are numbered by their position alone."""
-    given = message.calls
-    if not given:
+    calls = message.calls
+    if not calls:
         return []
-    known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls(tally.tool_names))
-    is_whole = choice.message is not None and not known.are_known
-    found: list[ToolCallDelta] = []
-    for call in given:
+    collected: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls(tally.tool_names))
+    is_whole = choice.message is not None and not collected.are_known
+    pieces: list[ToolCallDelta] = []
+    for call in calls:
         if (piece := call.piece()).says_something:
             named = piece.id or piece.name
-            if (read := known.begin(piece) if is_whole and named else known.read(piece)) is not None:
-                found.append(call.with_opaque(read))
-    return found
+            if (read := collected.begin(piece) if is_whole and named else collected.read(piece)) is not None:
+                pieces.append(call.with_opaque(read))
+    return pieces

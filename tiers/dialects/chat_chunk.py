@@ -92,8 +92,8 @@ class ChatUsage(UsageBody, frozen=True):
 
     def report(self, tally: Tally) -> None:
         """Note the counts. What is left out here was counted before, or is not counted at all."""
-        known = tally.claimed
-        if known is not None and not (self.prompt_tokens or self.completion_tokens or self.input_tokens or self.cost):
+        claimed = tally.claimed
+        if claimed is not None and not (self.prompt_tokens or self.completion_tokens or self.input_tokens or self.cost):
             # Zeros after the counts.
             return
         cached, written = self._cached(), self._written()
@@ -102,7 +102,7 @@ class ChatUsage(UsageBody, frozen=True):
             completion = self._completion(prompt)
         if completion is None:
             # The text is estimated until its tokens are counted.
-            if prompt is not None and known is None:
+            if prompt is not None and claimed is None:
                 tally.read_prompt(prompt)
             return
         read = self.prompt_tokens_details or self.input_tokens_details
@@ -110,9 +110,9 @@ class ChatUsage(UsageBody, frozen=True):
         if read is not None or details is not None or self.num_sources_used:
             self._report_extras(read, details, tally)
         reasoning = None if details is None else details.reasoning_tokens
-        before = known or _NOTHING_USED
+        before = claimed or _NOTHING_USED
         if prompt is None:
-            prompt = tally.prompt_tokens if known is None else known.prompt_tokens
+            prompt = tally.prompt_tokens if claimed is None else claimed.prompt_tokens
         tally.report(
             Usage(
                 prompt_tokens=prompt,
@@ -126,12 +126,12 @@ class ChatUsage(UsageBody, frozen=True):
         )
 
     def _report_extras(self, read: _PromptDetails | None, details: _CompletionDetails | None, tally: Tally) -> None:
-        found = {"num_sources_used": self.num_sources_used}
+        extras = {"num_sources_used": self.num_sources_used}
         if read is not None:
-            found["audio_prompt_tokens"] = read.audio_tokens
+            extras["audio_prompt_tokens"] = read.audio_tokens
         if details is not None:
-            found |= {"audio_completion_tokens": details.audio_tokens, "image_completion_tokens": details.image_tokens}
-        tally.note_extras(found)
+            extras |= {"audio_completion_tokens": details.audio_tokens, "image_completion_tokens": details.image_tokens}
+        tally.note_extras(extras)
 
     def _prompt(self, apart: int) -> int | None:
         stated = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
@@ -148,8 +148,8 @@ class ChatUsage(UsageBody, frozen=True):
 
     def _cached(self) -> int | None:
         details = self.prompt_tokens_details or self.input_tokens_details
-        if details is not None and (found := details.cached_tokens or details.cache_read_tokens):
-            return found
+        if details is not None and (cached := details.cached_tokens or details.cache_read_tokens):
+            return cached
         named = self.cached_tokens or self.prompt_cache_hit_tokens
         named = named or self.cache_read_input_tokens or self.num_cached_tokens
         return named or (None if details is None else details.cached_tokens)
@@ -195,7 +195,7 @@ class _Function(msgspec.Struct):
     def any_arguments(self) -> Any:
         """The arguments, by whichever name."""
         named = (self.arguments, self.parameters, self.input, self.args)
-        return next((one for one in named if one is not None), None)
+        return next((arguments for arguments in named if arguments is not None), None)
 
 
 class ToolCall(_Function):
@@ -392,9 +392,9 @@ class Chunk(msgspec.Struct):
     @property
     def cited(self) -> list[str | _Annotation]:
         """What it cites."""
-        found = (self.search_results, self.web_search, self.references)
+        lists = (self.search_results, self.web_search, self.references)
         searched = [] if self.search_info is None else self.search_info.search_results
-        return [*(one for listed in found for one in listed or ()), *searched, *(self.citations or ())]
+        return [*(citation for listed in lists for citation in listed or ()), *searched, *(self.citations or ())]
 
     @property
     def further_counts(self) -> ChatUsage | None:

@@ -31,9 +31,9 @@ Given = msgspec.Raw | msgspec.UnsetType
 _EMPTY = (b"", b"null", b"[]", b"{}")
 
 
-def opaque_json(given: Given, most: int = MOST_OPAQUE_BYTES) -> bytes:
+def opaque_json(raw: Given, most: int = MOST_OPAQUE_BYTES) -> bytes:
     """Return a value as it was given, on one line; b"" for one that says nothing or has more than `most` bytes."""
-    json = b"" if isinstance(given, msgspec.UnsetType) else bytes(given)
+    json = b"" if isinstance(raw, msgspec.UnsetType) else bytes(raw)
     if json in _EMPTY or len(json) > most:
         return b""
     try:
@@ -45,7 +45,7 @@ def opaque_json(given: Given, most: int = MOST_OPAQUE_BYTES) -> bytes:
 
 def opaque_blocks(fields: Mapping[str, Given]) -> tuple[Opaque, ...]:
     """Return those of a turn's fields that say anything."""
-    return tuple(Opaque(FORM, json, name) for name, given in fields.items() if (json := opaque_json(given)))
+    return tuple(Opaque(FORM, json, name) for name, raw in fields.items() if (json := opaque_json(raw)))
 
 
 def opaque_pieces(fields: Mapping[str, Given]) -> list[OpaquePiece]:
@@ -99,7 +99,7 @@ def image_items(choice: CollectedChoice, answer_id: str) -> list[dict[str, Any]]
     """Return the images that a model made, as items of the Responses API."""
     done = {"type": "image_generation_call", "status": "completed"}
     made = [block["source"]["data"] for block in image_blocks(choice)]
-    return [{"id": f"ig_{answer_id}_{place}", **done, "result": data} for place, data in enumerate(made)]
+    return [{"id": f"ig_{answer_id}_{index}", **done, "result": data} for index, data in enumerate(made)]
 
 
 _IMAGE_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
@@ -139,7 +139,10 @@ def opaque_names(message: Turn) -> list[str]:
 def opaque_texts(message: Turn) -> list[str]:
     """Return the texts in a turn's details of reasoning."""
     details = [
-        one for block in opaque_of(message) if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
+        detail
+        for block in opaque_of(message)
+        if block.type == DETAILS
+        for detail in _listed(msgspec.json.decode(block.json))
     ]
     said = [detail.get(name) for detail in details if isinstance(detail, dict) for name in _TEXTS]
     return [text for text in said if isinstance(text, str)]

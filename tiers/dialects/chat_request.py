@@ -136,16 +136,16 @@ def _shared(body: Sampling, response_format: ResponseFormat | None) -> dict[str,
 
 
 def _sampling(body: Sampling) -> dict[str, Any]:
-    given = _sampling_fields(body)
-    if not given:
-        return given
-    if "top_k" in given:
-        given["top_k"] = max(given["top_k"], 0)  # -1 is vLLM's way to switch it off
-    if "logit_bias" in given:
-        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
-    if "stop_token_ids" in given:
-        given["stop_token_ids"] = tuple(given["stop_token_ids"])
-    return given
+    fields = _sampling_fields(body)
+    if not fields:
+        return fields
+    if "top_k" in fields:
+        fields["top_k"] = max(fields["top_k"], 0)  # -1 is vLLM's way to switch it off
+    if "logit_bias" in fields:
+        fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
+    if "stop_token_ids" in fields:
+        fields["stop_token_ids"] = tuple(fields["stop_token_ids"])
+    return fields
 
 
 def priority_of(service_tier: str | None, priority: int | None = None) -> int | None:
@@ -175,10 +175,10 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     _check_sampling(body)
     prompts = prompts_of(body.prompt, "prompt")
     check_count(len(prompts), MAX_PROMPTS, "prompt holds {} prompts", "prompt")
-    for place, prompt in enumerate(prompts):
+    for index, prompt in enumerate(prompts):
         if not prompt:
             raise BadRequestError(
-                "A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty"
+                "A prompt is empty: give some text.", f"prompt[{index}]" if index else "prompt", "empty"
             )
     if body.echo:
         _check_echo(prompts, body.n or 1)
@@ -187,7 +187,7 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
 
 def _check_echo(prompts: Sequence[str | list[int]], n: int) -> None:
     """Raises `BadRequestError` if the repeated prompts are too long, each in each of its `n` choices."""
-    size = n * sum(_TOKEN_BYTES * len(one) if isinstance(one, list) else num_bytes(one) for one in prompts)
+    size = n * sum(_TOKEN_BYTES * len(prompt) if isinstance(prompt, list) else num_bytes(prompt) for prompt in prompts)
     if size > MAX_ECHOED_BYTES:
         raise BadRequestError(
             f"echo repeats {size} bytes of prompts in {n * len(prompts)} choices; an answer may repeat "
@@ -266,10 +266,10 @@ class _Fields:
     def __init__(self, *names: str) -> None:
         self._of: dict[type[Sampling], tuple[list[str], Callable[[Sampling], Any], tuple[None, ...]]] = {}
         for api in (ChatRequest, CompletionRequest):
-            known = [name for name in names if name in api.__struct_fields__]
+            own_names = [name for name in names if name in api.__struct_fields__]
             # With one name it returns no tuple.
-            values_of = attrgetter(*known) if len(known) > 1 else partial(_only, known[0])
-            self._of[api] = known, values_of, (None,) * len(known)
+            values_of = attrgetter(*own_names) if len(own_names) > 1 else partial(_only, own_names[0])
+            self._of[api] = own_names, values_of, (None,) * len(own_names)
 
     def __call__(self, body: Sampling) -> dict[str, Any]:
         names, values_of, unset = self._of[ChatRequest if isinstance(body, ChatRequest) else CompletionRequest]
@@ -291,7 +291,7 @@ def turns_of(messages: list[Message]) -> list[Turn]:
         raise BadRequestError("messages is empty: give at least one message.", "messages", "empty_array")
     check_sizes(len(messages), sum(map(_num_parts, messages)))
     ids, last = CallIds(), len(messages) - 1
-    return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
+    return [_turn(message, index, ids, is_last=index == last) for index, message in enumerate(messages)]
 
 
 def check_sizes(messages: int, parts: int) -> None:
@@ -321,16 +321,16 @@ class CallIds:
 
     def of_calls(self, turn: int, ids: Iterable[str | None]) -> list[str]:
         """Return the ids of all calls of the turn with this number, whose own ids are `ids`."""
-        self._unanswered = [own or f"call_{turn}_{place}" for place, own in enumerate(ids)]
+        self._unanswered = [own or f"call_{turn}_{index}" for index, own in enumerate(ids)]
         return list(self._unanswered)
 
-    def of_result(self, given: str | None) -> str | None:
+    def of_result(self, call_id: str | None) -> str | None:
         """Return the id of the call that a result answers; None if it is unknown."""
-        if given in self._unanswered:
-            self._unanswered.remove(given)
-        elif not given and self._unanswered:
+        if call_id in self._unanswered:
+            self._unanswered.remove(call_id)
+        elif not call_id and self._unanswered:
             return self._unanswered.pop(0)
-        return given or None
+        return call_id or None
 
 
 def _num_parts(message: Message) -> int:
@@ -355,10 +355,10 @@ def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
-    given = message.content if isinstance(message.content, list) else ()
-    marks = [part.cache_control for part in given if part.cache_control is not None]
-    if any(_stands_alone(part, role) for part in given):
-        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(given))
+    content_parts = message.content if isinstance(message.content, list) else ()
+    marks = [part.cache_control for part in content_parts if part.cache_control is not None]
+    if any(_stands_alone(part, role) for part in content_parts):
+        parts = (_content_part(part, f"{where}.content[{index}]") for index, part in enumerate(content_parts))
         return Turn.of(role, parts, name=message.name, calls=calls, call_id=answered, cache_mark=bool(marks))
     # What is asked for is not empty; earlier turns may be.
     must_say = is_last and role == "user"
@@ -376,7 +376,7 @@ def _turn(message: Message, number: int, ids: CallIds, *, is_last: bool) -> Turn
     if marks and calls and content and isinstance(marks[-1], dict):
         said = [Text(content, cache_control=marks[-1])]
     elif marks and not calls:
-        opaque += _cache_marked_texts(message, given)
+        opaque += _cache_marked_texts(message, content_parts)
     return Turn.of(
         role,
         said,
@@ -414,7 +414,7 @@ def _cache_marked_texts(message: Message, parts: Sequence[ContentPart]) -> tuple
     if message.role == "tool":
         mark = {"cache_control": last} if (last := blocks[-1].pop("cache_control", None)) is not None else {}
         blocks = [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": blocks} | mark]
-    return tuple(Opaque("messages", _encode(one), one["type"]) for one in blocks)
+    return tuple(Opaque("messages", _encode(block), block["type"]) for block in blocks)
 
 
 def _calls(message: Message, number: int, ids: CallIds) -> tuple[Call, ...]:
@@ -425,15 +425,15 @@ def _calls(message: Message, number: int, ids: CallIds) -> tuple[Call, ...]:
         raise BadRequestError(
             f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
         )
-    for place, call in enumerate(message.tool_calls):
+    for index, call in enumerate(message.tool_calls):
         if _type(call) not in ("function", CUSTOM):
             raise BadRequestError(
-                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
+                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{index}].type", "invalid_value"
             )
         if (call.function if _type(call) == "function" else call.custom) is None:
             raise BadRequestError(
                 f"A tool call of type {_type(call)!r} needs the object {_type(call)}.",
-                f"{where}.tool_calls[{place}].{_type(call)}",
+                f"{where}.tool_calls[{index}].{_type(call)}",
                 "missing_required_parameter",
             )
     return tuple(map(_call, message.tool_calls, ids.of_calls(number, [call.id for call in message.tool_calls])))
@@ -461,8 +461,8 @@ def _text(content: str | list[ContentPart] | None, where: str, role: str, *, mus
             raise BadRequestError("A message needs content: a string or a list of parts.", where, "invalid_value")
         return ""
     texts = [
-        _part(part, f"{where}[{place}]", must_say=must_say)
-        for place, part in enumerate(content)
+        _part(part, f"{where}[{index}]", must_say=must_say)
+        for index, part in enumerate(content)
         if role != "assistant" or part.type not in THOUGHTS
     ]
     return "\n".join(texts)
@@ -472,12 +472,14 @@ def _thoughts(content: str | list[ContentPart] | None) -> str:
     """What an assistant's parts say of its thoughts; servers give them as a text, or as parts (Mistral)."""
     if not isinstance(content, list):
         return ""
-    found: list[str] = []
+    texts: list[str] = []
     for part in content:
         if part.type in THOUGHTS:
-            given = part.thinking if isinstance(part.thinking, list) else [{"text": part.thinking or part.text}]
-            found += [one["text"] for one in given if isinstance(one, dict) and isinstance(one.get("text"), str)]
-    return "".join(found)
+            thinking = part.thinking if isinstance(part.thinking, list) else [{"text": part.thinking or part.text}]
+            texts += [
+                piece["text"] for piece in thinking if isinstance(piece, dict) and isinstance(piece.get("text"), str)
+            ]
+    return "".join(texts)
 
 
 def _part(part: ContentPart, where: str, *, must_say: bool = True) -> str:
@@ -500,10 +502,10 @@ def _stands_alone(part: ContentPart, role: str) -> bool:
 
 
 def _content_part(part: ContentPart, where: str) -> Content:
-    found = _unmarked_part(part, where)
+    block = _unmarked_part(part, where)
     mark, control = part.prompt_cache_breakpoint, part.cache_control
     control = control if isinstance(control, dict) else None
-    return found if mark is control is None else msgspec.structs.replace(found, breakpoint=mark, cache_control=control)
+    return block if mark is control is None else msgspec.structs.replace(block, breakpoint=mark, cache_control=control)
 
 
 def _unmarked_part(part: ContentPart, where: str) -> Content:

@@ -51,12 +51,12 @@ def chat_logprobs(drawn: list[TextLogprob]) -> ChatLogprobs:
     return ChatLogprobs(
         [
             TokenLogprobs(
-                one.token,
-                0.0 if one.logprob is None else one.logprob,
-                list(one.token_bytes),
-                [TopLogprob(token, logprob, list(raw)) for token, raw, logprob in one.top],
+                draw.token,
+                0.0 if draw.logprob is None else draw.logprob,
+                list(draw.token_bytes),
+                [TopLogprob(token, logprob, list(raw)) for token, raw, logprob in draw.top],
             )
-            for one in drawn
+            for draw in drawn
         ]
     )
 
@@ -64,22 +64,22 @@ def chat_logprobs(drawn: list[TextLogprob]) -> ChatLogprobs:
 def completion_logprobs(drawn: list[TextLogprob], offset: int = 0) -> CompletionLogprobs:
     """Tokens in the older shape; where the tier does not say where they begin, the first does at `offset`."""
     offsets: list[int] = []
-    for one in drawn:
-        offsets.append(offset if one.start is None else one.start)
-        offset = offsets[-1] + len(one.token)
+    for draw in drawn:
+        offsets.append(offset if draw.start is None else draw.start)
+        offset = offsets[-1] + len(draw.token)
     return CompletionLogprobs(
-        tokens=[_written(one.token, one.token_bytes) for one in drawn],
-        token_logprobs=[one.logprob for one in drawn],
-        top_logprobs=[_tops(one) for one in drawn],
+        tokens=[_written(draw.token, draw.token_bytes) for draw in drawn],
+        token_logprobs=[draw.logprob for draw in drawn],
+        top_logprobs=[_tops(draw) for draw in drawn],
         text_offset=offsets,
     )
 
 
-def _tops(one: TextLogprob) -> dict[str, float] | None:
-    if one.logprob is None:
+def _tops(draw: TextLogprob) -> dict[str, float] | None:
+    if draw.logprob is None:
         return None
-    tops = {_written(token, raw): logprob for token, raw, logprob in one.top}
-    return tops | {_written(one.token, one.token_bytes): one.logprob}
+    tops = {_written(token, raw): logprob for token, raw, logprob in draw.top}
+    return tops | {_written(draw.token, draw.token_bytes): draw.logprob}
 
 
 def _written(token: str, raw: bytes) -> str:
@@ -94,7 +94,7 @@ FUNCTION_CALL = "function_call"
 
 def whole_chat(head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any) -> ChatBody:
     """Return the body of a finished answer. `x_aio`: how it came about."""
-    shown = [_chat_choice(place, choice, head) for place, choice in enumerate(choices)]
+    shown = [_chat_choice(index, choice, head) for index, choice in enumerate(choices)]
     return ChatBody(choices=shown, service_tier=head.service_tier or UNSET, **_common_fields(head, usage, x_aio))
 
 
@@ -102,7 +102,7 @@ def whole_completion(
     head: AnswerHead, choices: Sequence[CollectedChoice], usage: Usage | None, x_aio: Any
 ) -> CompletionBody:
     """Return the body of a finished text completion; see `whole_chat`."""
-    shown = [_completion_choice(place, choice, head) for place, choice in enumerate(choices)]
+    shown = [_completion_choice(index, choice, head) for index, choice in enumerate(choices)]
     return CompletionBody(choices=shown, **_common_fields(head, usage, x_aio))
 
 
@@ -148,7 +148,7 @@ def _completion_choice(index: int, choice: CollectedChoice, head: AnswerHead) ->
 
 def annotations_of(cited: list[UrlCitation]) -> list[Any]:
     """What a text cites, as chats show it."""
-    return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(one)} for one in cited]
+    return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(citation)} for citation in cited]
 
 
 def _call(call: Call, custom: frozenset[str]) -> MessageToolCall:
@@ -236,7 +236,7 @@ class ChatWriter(_Chunks):
             events += self._chunk(delta.index, b'{"%b":%b}' % (block.type.encode(), block.json))
         if delta.tool_calls:
             order = self._calls.setdefault(delta.index, BlockOrder())
-            ready = (piece for one in delta.tool_calls for piece in order.put(Piece(one.index, one.arguments, one)))
+            ready = (piece for call in delta.tool_calls for piece in order.put(Piece(call.index, call.arguments, call)))
             events += b"".join(self._call(delta.index, piece.call) for piece in ready if piece.call is not None)
         if delta.finish_reason:
             if delta.index in self._calls:

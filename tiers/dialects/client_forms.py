@@ -7,6 +7,7 @@ function returns the names of what it leaves out.
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from tiers.dialects.chat_request import THOUGHTS
@@ -73,9 +74,9 @@ def mend_fields(data: dict[str, Any], dialect: Dialect) -> list[str]:
 
 def _mend_tags(data: dict[str, Any]) -> list[str]:
     """LiteLLM's clients have lists, numbers and whole texts in `metadata`, and more than OpenAI takes."""
-    if not isinstance(given := data.get("metadata"), dict):
+    if not isinstance(metadata := data.get("metadata"), dict):
         return []
-    tags = {key: tag if isinstance(tag, str) else json_text(tag) for key, tag in given.items() if tag is not None}
+    tags = {key: tag if isinstance(tag, str) else json_text(tag) for key, tag in metadata.items() if tag is not None}
     kept = [key for key, tag in tags.items() if 0 < len(key) <= LONGEST_NAME and len(tag) <= _LONGEST_TAG][:_MOST_TAGS]
     data["metadata"] = {key: tags[key] for key in kept}
     return [f"metadata.{key}" for key in tags if key not in kept]
@@ -142,13 +143,13 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
         data["input"] = data.pop("messages")
     elif data.get("input") is None and data.get("previous_response_id"):
         data["input"] = []
-    if isinstance(given := data.get("input"), list | dict):
-        items = list(_items([given] if isinstance(given, dict) else given))
-        _set_ids((str(place), item) for place, item in enumerate(items))
+    if isinstance(turns := data.get("input"), list | dict):
+        items = list(_items([turns] if isinstance(turns, dict) else turns))
+        _set_ids((str(index), item) for index, item in enumerate(items))
         # Agents add kinds of items that only their provider reads.
-        known = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
-        ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if known and item not in known)
-        data["input"] = known or items
+        kept = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
+        ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if kept and item not in kept)
+        data["input"] = kept or items
     return ignored
 
 
@@ -162,10 +163,10 @@ def _turns_given(data: dict[str, Any]) -> list[Any] | None:
 
 def _mend_logprobs(data: dict[str, Any]) -> None:
     """How many log-probabilities, as completions and other servers have it, instead of whether."""
-    if type(given := data.get("logprobs")) is int and 0 <= given <= _MOST_LOGPROBS:
-        data["logprobs"] = given > 0
-        if given:
-            data.setdefault("top_logprobs", given)
+    if type(count := data.get("logprobs")) is int and 0 <= count <= _MOST_LOGPROBS:
+        data["logprobs"] = count > 0
+        if count:
+            data.setdefault("top_logprobs", count)
     if data.get("logprobs") is False:
         data.pop("top_logprobs", None)
     elif data.get("top_logprobs") and data.get("logprobs") is None:
@@ -178,12 +179,12 @@ def _mend_format(data: dict[str, Any]) -> None:
         data["response_format"] = schema_form({"type": form} if isinstance(form, str) else form)
         return
     for name in ("guided_json", "json_schema", "format"):
-        given = schema_of(data.get(name))
-        if given == "json" or (isinstance(given, dict) and given):
+        schema = schema_of(data.get(name))
+        if schema == "json" or (isinstance(schema, dict) and schema):
             del data[name]
-            named = given if isinstance(given, dict) and "schema" in given else {"schema": given}
+            named = schema if isinstance(schema, dict) and "schema" in schema else {"schema": schema}
             data["response_format"] = (
-                {"type": "json_object"} if given == "json" else schema_form({"type": "json_schema"} | named)
+                {"type": "json_object"} if schema == "json" else schema_form({"type": "json_schema"} | named)
             )
             return
 
@@ -217,10 +218,10 @@ def _turns(turn: Any) -> Iterator[Any]:
     if is_result and not (parts and any(kind_of(part) in RESULTS for part in parts)):
         yield turn if isinstance(content, str | None) else turn | {"content": chat_result(content)}
         return
-    given = turn.get("tool_calls") or []
-    given = [given] if isinstance(given, dict) else given
-    calls = [chat_call(call) for call in given if call is not None] if isinstance(given, list) else []
-    if parts is None or not isinstance(given, list):
+    tool_calls = turn.get("tool_calls") or []
+    tool_calls = [tool_calls] if isinstance(tool_calls, dict) else tool_calls
+    calls = [chat_call(call) for call in tool_calls if call is not None] if isinstance(tool_calls, list) else []
+    if parts is None or not isinstance(tool_calls, list):
         yield turn | ({"tool_calls": calls} if calls else {})
         return
     rest: list[Any] = []
@@ -266,8 +267,8 @@ def _anthropics_turn(turn: Any) -> Any:
 
 def _blocks(content: Any) -> Iterator[Any]:
     """The blocks of a content in the form of any API."""
-    for given in [content] if isinstance(content, str) else listed(content) or ():
-        part = given if isinstance(given, dict) and "source" in given else chat_part(given)
+    for block in [content] if isinstance(content, str) else listed(content) or ():
+        part = block if isinstance(block, dict) and "source" in block else chat_part(block)
         if isinstance(part, dict) and isinstance(source := part.get("source"), dict):
             part = part | {"source": {"type": "url" if "url" in source else "base64"} | source}
         kind = kind_of(part)
@@ -293,7 +294,7 @@ def _blocks(content: Any) -> Iterator[Any]:
                 part = {"type": "tool_result", "tool_use_id": answered_id(part)}
             if isinstance(part.get("is_error"), str):
                 part = part | {"is_error": part["is_error"].lower() == "true"}
-            if isinstance(said, list) and all(isinstance(one, dict | str | None) for one in said):
+            if isinstance(said, list) and all(isinstance(inner, dict | str | None) for inner in said):
                 yield part | {"content": list(_blocks(said))}
             else:
                 yield part | {"content": said if isinstance(said, str | None) else json_text(said)}
@@ -305,8 +306,8 @@ def _with_block_ids(turns: list[Any]) -> list[Any]:
     """The turns with an id for each call, by its place; results answer in their order."""
     contents = [turn.get("content") if isinstance(turn, dict) else None for turn in turns]
     placed = [
-        (f"{place}_{number}", block)
-        for place, blocks in enumerate(contents)
+        (f"{index}_{number}", block)
+        for index, blocks in enumerate(contents)
         for number, block in enumerate(blocks if isinstance(blocks, list) else ())
     ]
     _set_ids(placed)
@@ -317,17 +318,17 @@ def _set_ids(placed: Iterable[tuple[str, Any]]) -> None:
     """Give each call an id, its own or one by its place, and each result that has none the id of the first call that
     is not answered."""
     unanswered: list[str] = []
-    for place, block in placed:
+    for position, block in placed:
         kind = kind_of(block)
         if (field := _ID_FIELDS.get(kind)) is None:
             continue
         if not kind.endswith(("_result", "_output")):
-            block[field] = block.get(field) or block.get("id") or f"call_{place}"
+            block[field] = block.get(field) or block.get("id") or f"call_{position}"
             unanswered.append(block[field])
             continue
         if not block.get(field) and unanswered:
             block[field] = unanswered[0]
-        unanswered = [one for one in unanswered if one != block.get(field)]
+        unanswered = [call_id for call_id in unanswered if call_id != block.get(field)]
 
 
 def _source(address: str) -> dict[str, Any]:
@@ -339,7 +340,7 @@ def _source(address: str) -> dict[str, Any]:
 
 def _items(turns: Iterable[Any]) -> Iterator[Any]:
     """Items, and turns of a chat among them, as the Responses API has them."""
-    for item in (one for turn in turns for one in _without_blocks(turn)):
+    for item in chain.from_iterable(map(_without_blocks, turns)):
         if isinstance(item, str):
             yield {"role": "user", "content": item}
         if not isinstance(item, dict):
@@ -387,7 +388,9 @@ def _item(item: dict[str, Any]) -> dict[str, Any]:
         # The id of a result of OpenAI's local shell is that of the call.
         item = item | {"call_id": item["id"]}
     if isinstance(summary := item.get("summary"), list):
-        item["summary"] = [{"type": "summary_text", "text": one} if isinstance(one, str) else one for one in summary]
+        item["summary"] = [
+            {"type": "summary_text", "text": part} if isinstance(part, str) else part for part in summary
+        ]
     if item.get("arguments") == []:
         item["arguments"] = "{}"
     if item.get("type") == "function_call_output" and isinstance(output := item.get("output"), list):

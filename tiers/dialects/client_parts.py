@@ -35,10 +35,10 @@ def _called(call: Any) -> _Called | None:
     if not isinstance(call, dict):
         return None
     inner = call["function"] if isinstance(call.get("function"), dict) else call
-    name, given = inner.get("name"), inner.get("arguments") or inner.get("input")
+    name, raw_arguments = inner.get("name"), inner.get("arguments") or inner.get("input")
     if not isinstance(name, str):
         return None
-    arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+    arguments = raw_arguments if isinstance(raw_arguments, str) else json.dumps(raw_arguments or {}, ensure_ascii=False)
     return _Called(answered_id(call), name, arguments)
 
 
@@ -121,7 +121,7 @@ def schema_form(form: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(named, dict):
         named = {name: form[name] for name in ("name", "schema", "strict", "description") if form.get(name)}
     schema = schema_of(named.get("schema", form.get("value")))
-    if schema is None and (bare := next((one for one in (named, form) if _is_schema(one)), None)) is not None:
+    if schema is None and (bare := next(filter(_is_schema, (named, form)), None)) is not None:
         named, schema = {}, bare
     if not isinstance(schema, dict):
         return {"type": "json_object"} if form.get("type") == "json" else form if form.get("type") else None
@@ -136,9 +136,9 @@ def flat_form(form: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def bare_form(form: Any) -> Any:
     """The form as Anthropic has it, which knows schemas alone."""
-    if not isinstance(form, dict) or form.get("type") == "text" or (found := schema_form(form)) is None:
+    if not isinstance(form, dict) or form.get("type") == "text" or (wrapped := schema_form(form)) is None:
         return None
-    named = found.get("json_schema")
+    named = wrapped.get("json_schema")
     return {"type": "json_schema", "schema": named["schema"]} if named and "schema" in named else form
 
 
@@ -208,8 +208,8 @@ def tool_choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]
     """`tool_choice` in the form of any API: a word, or what `named` makes of a name and a kind."""
     choice = data.get("tool_choice")
     if isinstance(choice, str):
-        given = [function.get("name") for tool in listed(data.get("tools")) or () if (function := _function(tool))]
-        return (_CHOICES.get(choice.lower(), choice) if choice not in given else named(choice, "function")) or None
+        tool_names = [function.get("name") for tool in listed(data.get("tools")) or () if (function := _function(tool))]
+        return (_CHOICES.get(choice.lower(), choice) if choice not in tool_names else named(choice, "function")) or None
     if not isinstance(choice, dict):
         return choice
     if not isinstance(kind := choice.get("type") or "function", str):
@@ -219,7 +219,7 @@ def tool_choice(data: dict[str, Any], named: Callable[[str, str], dict[str, Any]
             data["parallel_tool_calls"] = False
         return _CHOICES[kind]
     if kind == "allowed_tools":
-        inner: dict[str, Any] = found if isinstance(found := choice.get("allowed_tools"), dict) else choice
+        inner: dict[str, Any] = allowed if isinstance(allowed := choice.get("allowed_tools"), dict) else choice
         if not inner.get("tools"):
             return choice
         chosen = [_named(tool, named) for tool in inner.get("tools") or ()]
@@ -290,22 +290,22 @@ def chat_part(part: Any) -> Any:
     if kind == "resource" and isinstance(part.get("resource"), dict) and "text" in part["resource"]:
         return {"type": "text", "text": part["resource"]["text"]}
     if kind == "search_result":
-        head = " ".join(str(one) for one in (part.get("title"), part.get("source")) if one)
+        head = " ".join(str(field) for field in (part.get("title"), part.get("source")) if field)
         return {"type": "text", "text": f"{head}\n{_result_text(part.get('content'))}".strip()}
     return part
 
 
 def _addressed(part: dict[str, Any], kind: str) -> dict[str, Any]:
     """An image that is given as its bytes alone, as Ollama takes it, and a sound as vLLM takes it, by its address."""
-    given = part.get(kind)
-    address = given.get("url") if isinstance(given, dict) else given
+    medium = part.get(kind)
+    address = medium.get("url") if isinstance(medium, dict) else medium
     if not isinstance(address, str):
         return part
     if kind == "image_url":
-        image = next((one for start, one in _IMAGES.items() if address.startswith(start)), None)
+        image = next((subtype for start, subtype in _IMAGES.items() if address.startswith(start)), None)
         shown = {"url": f"data:image/{image};base64,{address}"}
         if image is not None:
-            return part | {kind: (given | shown) if isinstance(given, dict) else shown}
+            return part | {kind: (medium | shown) if isinstance(medium, dict) else shown}
     head, _, body = address.partition(";base64,")
     if body and head.startswith(("data:application/", "data:text/")):
         # As clients of Gemini and of LiteLLM give documents.
@@ -344,13 +344,13 @@ def chat_result(content: Any) -> Any:
         return "\n".join(str(text or "") for text in texts)
     if not any(kind_of(part) in ("image_url", "file", "input_audio", "video_url") for part in parts):
         return json_text(content)
-    known = ("image_url", "file", "input_audio", "video_url", *TEXTS)
-    return [part if kind_of(part) in known else {"type": "text", "text": json_text(part)} for part in parts]
+    chat_kinds = ("image_url", "file", "input_audio", "video_url", *TEXTS)
+    return [part if kind_of(part) in chat_kinds else {"type": "text", "text": json_text(part)} for part in parts]
 
 
 def _result_text(content: Any) -> str:
-    found = chat_result(content)
-    return found if isinstance(found, str) else json_text(found)
+    converted = chat_result(content)
+    return converted if isinstance(converted, str) else json_text(converted)
 
 
 def json_text(value: Any) -> str:

@@ -81,8 +81,8 @@ def distinct(tools: Iterable[tuple[Tool, str]]) -> tuple[Tool, ...]:
     MCP servers give some twice. Raises `BadRequestError` for two others of one name."""
     named: dict[str, Tool] = {}
     for tool, where in tools:
-        known = named.setdefault(tool.name, tool)
-        if known != tool and msgspec.structs.replace(known, cache_control=tool.cache_control) != tool:
+        first = named.setdefault(tool.name, tool)
+        if first != tool and msgspec.structs.replace(first, cache_control=tool.cache_control) != tool:
             raise BadRequestError(f"Two tools are called {tool.name!r}.", where, "invalid_value")
         if tool.cache_control is not None:
             named[tool.name] = tool
@@ -91,14 +91,14 @@ def distinct(tools: Iterable[tuple[Tool, str]]) -> tuple[Tool, ...]:
 
 def chosen_word(choice: str | None) -> Literal["none", "auto", "required"]:
     """Return a `tool_choice` that is a word. Raises `BadRequestError`."""
-    known = _CHOICES.get("required" if choice == ANY else choice or "auto")
-    if known is None:
+    word = _CHOICES.get("required" if choice == ANY else choice or "auto")
+    if word is None:
         raise BadRequestError(
             f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
             "tool_choice",
             "invalid_value",
         )
-    return known
+    return word
 
 
 def chosen_name(tools: Iterable[Tool], name: str | None, where: str, *, custom: bool) -> str:
@@ -156,10 +156,10 @@ class InputReader:
         if self._begun:
             return ""
         try:
-            given = json.loads(self._unread)
+            arguments = json.loads(self._unread)
         except (ValueError, RecursionError):
             return self._unread
-        text = given.get(INPUT) if isinstance(given, dict) else given
+        text = arguments.get(INPUT) if isinstance(arguments, dict) else arguments
         return text if isinstance(text, str) else self._unread
 
     def _new_text(self) -> str:
@@ -217,8 +217,8 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     built: dict[str, Any] = msgspec.to_builtins(response_format)
     check_packable(built, "response_format")
     inner = built.get("json_schema")
-    given = {"type": built["type"]}
-    return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
+    form = {"type": built["type"]}
+    return form if inner is None else form | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
 
 
 def _of_format(form: ResponseFormat) -> Grammar | None:
@@ -300,7 +300,7 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
         if choice not in (None, "none", "auto"):
             raise BadRequestError("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
         return None
-    tools = distinct(_tool(given, f"tools[{place}]") for place, given in enumerate(body.tools))
+    tools = distinct(_tool(definition, f"tools[{index}]") for index, definition in enumerate(body.tools))
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, ANY):
         # As Anthropic's clients say it.
@@ -312,7 +312,7 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
 
 def _of_functions(body: ChatRequest, functions: list[FunctionDefinition]) -> Tooling | None:
     """The functions of the API's first years as tools; an answer calls one at most."""
-    tools, asked = [ToolDefinition(type="function", function=one) for one in functions], body.function_call
+    tools, asked = [ToolDefinition(type="function", function=function) for function in functions], body.function_call
     choice = NamedToolChoice(type="function", function=asked) if isinstance(asked, NamedFunction) else asked
     as_tools = msgspec.structs.replace(body, tools=tools, tool_choice=choice, parallel_tool_calls=False)
     tooling = tooling_of(as_tools)
@@ -330,7 +330,7 @@ def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) ->
             "missing_required_parameter",
         )
     where = "tool_choice.allowed_tools.tools"
-    allowed = {_known(tools, tool, f"{where}[{place}]") for place, tool in enumerate(choice.allowed_tools.tools)}
+    allowed = {_known(tools, tool, f"{where}[{index}]") for index, tool in enumerate(choice.allowed_tools.tools)}
     allowed_tools = tuple(tool for tool in tools if tool.name in allowed)
     return Tooling(tools=allowed_tools, choice=choice.allowed_tools.mode, parallel=parallel)
 
@@ -379,7 +379,7 @@ def _depth(value: Any, level: int = 1) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not inner or level > MAX_VARIABLES_DEPTH:
         return level
-    return max(_depth(one, level + 1) for one in inner)
+    return max(_depth(child, level + 1) for child in inner)
 
 
 def _tool(definition: ToolDefinition, where: str) -> tuple[Tool, str]:

@@ -26,12 +26,12 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 
-def decoded(given: Any, kind: type[T], where: str) -> T:
-    """Return `given`, JSON or data, as `kind`. Raises `BadRequestError` that names the field below `where`."""
+def decoded(payload: Any, kind: type[T], where: str) -> T:
+    """Return `payload`, JSON or data, as `kind`. Raises `BadRequestError` that names the field below `where`."""
     try:
-        if isinstance(given, msgspec.Raw):
-            return msgspec.json.decode(given, type=kind)
-        return msgspec.convert(given, kind, from_attributes=True)
+        if isinstance(payload, msgspec.Raw):
+            return msgspec.json.decode(payload, type=kind)
+        return msgspec.convert(payload, kind, from_attributes=True)
     except msgspec.ValidationError as error:
         refused = refusal_of(error, kind)
         path = where if refused.param is None else f"{where}.{refused.param}"
@@ -79,17 +79,17 @@ def explained(error: msgspec.ValidationError, kind: Any) -> str:
 
 def _allowed(kind: Any, names: list[str]) -> Iterator[object]:
     """Yield the words that a value in the field `names` of a type of msgspec's may be."""
-    for one in getattr(kind, "types", ()):
-        yield from _allowed(one, names)
+    for inner_kind in getattr(kind, "types", ()):
+        yield from _allowed(inner_kind, names)
     for inner in ("item_type", "value_type", "type"):
-        if (one := getattr(kind, inner, None)) is not None:
-            yield from _allowed(one, names)
+        if (inner_kind := getattr(kind, inner, None)) is not None:
+            yield from _allowed(inner_kind, names)
     if names == ["`key`"] and (key := getattr(kind, "key_type", None)) is not None:
         yield from _allowed(key, [])
     elif names:
         fields = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == names[0]]
-        for one in fields:
-            yield from _allowed(one, names[1:])
+        for inner_kind in fields:
+            yield from _allowed(inner_kind, names[1:])
     elif (extra := getattr(kind, "extra_json_schema", None)) is not None:
         yield extra["description"]
     elif (values := getattr(kind, "values", None)) is not None:
@@ -109,7 +109,7 @@ _ESCAPE = re.compile(
 def whole_text(body: bytes) -> bytes:
     """Return JSON without a byte order mark, and with U+FFFD for halves of characters: clients that cut texts by UTF-16
     units send them."""
-    return _ESCAPE.sub(lambda one: rb"\ufffd" if one["half"] else one[0], body.removeprefix(_BOM))
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match["half"] else match[0], body.removeprefix(_BOM))
 
 
 class FieldReader(Generic[Body]):
@@ -237,7 +237,7 @@ def _struct_shape(kind: inspect.StructType) -> _Shape:
 
 def _takes_null(kind: inspect.Type) -> bool:
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    return any(isinstance(one, inspect.NoneType | inspect.AnyType | inspect.RawType) for one in kinds)
+    return any(isinstance(member, inspect.NoneType | inspect.AnyType | inspect.RawType) for member in kinds)
 
 
 def _list_shape(kind: inspect.ListType) -> _Shape:
@@ -246,30 +246,30 @@ def _list_shape(kind: inspect.ListType) -> _Shape:
     def shape(data: Any, path: str, ignored: list[str]) -> Any:
         if not isinstance(data, list):
             # One alone, as serialisers of XML's kind write it.
-            one = isinstance(kind.item_type, inspect.StrType if isinstance(data, str) else inspect.StructType)
-            data = [data] if one and isinstance(data, str | dict) and data else [] if data == {} else data
+            is_element = isinstance(kind.item_type, inspect.StrType if isinstance(data, str) else inspect.StructType)
+            data = [data] if is_element and isinstance(data, str | dict) and data else [] if data == {} else data
         if not isinstance(data, list):
             return data
-        found = [value for value in data if value is not None]
-        return found if inner is None else [inner(value, f"{path[:-1]}[].", ignored) for value in found]
+        elements = [value for value in data if value is not None]
+        return elements if inner is None else [inner(value, f"{path[:-1]}[].", ignored) for value in elements]
 
     return shape
 
 
 def _union_shape(kinds: tuple[inspect.Type, ...]) -> _Shape | None:
     # JSON types tell the members of a union apart: at most one is an object, and one an array.
-    shapes = [found for one in kinds if (found := _shape_of(one)) is not None]
-    others = [one for one in kinds if not isinstance(one, inspect.NoneType)]
+    shapes = [inner for kind in kinds if (inner := _shape_of(kind)) is not None]
+    others = [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
     is_optional = len(others) < len(kinds)
-    if is_optional and all(isinstance(one, _SCALARS) for one in others):
+    if is_optional and all(isinstance(kind, _SCALARS) for kind in others):
         # Forms that were not filled in.
         return lambda value, path, ignored: None if value == "" else value
     if len(others) > 1:
         # A text alone can be many things here.
-        shapes = [found for one in others if not isinstance(one, inspect.StrType) and (found := _shape_of(one))]
+        shapes = [inner for kind in others if not isinstance(kind, inspect.StrType) and (inner := _shape_of(kind))]
     if not shapes:
         return None
-    takes_text = any(isinstance(one, inspect.StrType) for one in others)
+    takes_text = any(isinstance(kind, inspect.StrType) for kind in others)
     empties: tuple[Any, ...] = ("", []) if is_optional and not takes_text else ()
 
     def shape(data: Any, path: str, ignored: list[str]) -> Any:

@@ -107,11 +107,11 @@ class ServerDialect(ABC):
         in the catalogue; and the names of the caller's that it does not get."""
         if not (request.extra or self._remote.body):
             return body, ()
-        known: Collection[str] = self.further_fields
+        known_fields: Collection[str] = self.further_fields
         if self.form == "messages" and request.is_in(self.form):
             # The caller's API is the server's: it knows more of its fields than we do.
-            known = request.extra.keys()
-        extra = {name: value for name, value in request.extra.items() if name in known}
+            known_fields = request.extra.keys()
+        extra = {name: value for name, value in request.extra.items() if name in known_fields}
         dropped = tuple(name for name in request.extra if name not in extra)
         return with_fields(with_fields(body, extra), self._remote.body), dropped
 
@@ -207,8 +207,8 @@ def overlaid(json: bytes, **members: Any) -> msgspec.Raw | None:
     said = msgspec.json.decode(json, type=dict[str, Any])
     if all(said.get(name) == value for name, value in members.items()):
         return msgspec.Raw(json)
-    found = {name: value for name, value in (said | members).items() if value is not None}
-    return msgspec.Raw(_encode(found)) if found else None
+    kept = {name: value for name, value in (said | members).items() if value is not None}
+    return msgspec.Raw(_encode(kept)) if kept else None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -382,7 +382,7 @@ class Blocks:
 
     def has_opened(self, *ids: str | None) -> bool:
         """Whether a call has one of these ids."""
-        return any(one in self._opened for one in ids)
+        return any(call_id in self._opened for call_id in ids)
 
     @property
     def num_opened(self) -> int:
@@ -421,8 +421,8 @@ class Blocks:
 
     def cited(self, pages: Iterable[tuple[str, str | None]]) -> list[Delta]:
         """Return what an answer cites, by address and title."""
-        found = [UrlCitation(url, title or "") for url, title in pages if url]
-        return [Delta(annotations=found)] if found else []
+        citations = [UrlCitation(url, title or "") for url, title in pages if url]
+        return [Delta(annotations=citations)] if citations else []
 
     def not_known(self, data: bytes, what: str) -> None:
         """Note what is no part of an answer. Raises ServerSaidError for a failure: proxies have forms of their own."""
@@ -478,7 +478,7 @@ _REASON_WORDS: tuple[tuple[FinishReason, re.Pattern[str]], ...] = (
 
 
 @lru_cache(256)
-def finish_of(given: str) -> FinishReason:
+def finish_of(server_reason: str) -> FinishReason:
     """Return why an answer ended, by the name that its server has for it."""
-    said = given.lower()
+    said = server_reason.lower()
     return next((reason for reason, words in _REASON_WORDS if words.search(said)), "stop")

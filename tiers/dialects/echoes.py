@@ -129,7 +129,7 @@ def _texts_of(request: bytes) -> tuple[set[str], set[str]]:
                 with suppress(*JSON_ERRORS):
                     waiting.append((name, msgspec.json.decode(node)))
         elif isinstance(node, list):
-            waiting += [("", one) for one in node]
+            waiting += [("", element) for element in node]
             if _is_plain(node):
                 fields.add(_plain("", node))
         elif isinstance(node, dict):
@@ -141,7 +141,7 @@ def _texts_of(request: bytes) -> tuple[set[str], set[str]]:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
-        return 0 < len(value) < MOST_READ and all(isinstance(one, int | float) for one in value)
+        return 0 < len(value) < MOST_READ and all(isinstance(number, int | float) for number in value)
     return value is None or isinstance(value, int | float)
 
 
@@ -151,7 +151,7 @@ def _plain(name: str, value: Any) -> str:
 
 def _compared(text: str) -> str:
     """Return a text without escapes, quotes and case, and with single blanks and its lines."""
-    pieces = [text[place : place + _PIECE] for place in range(0, len(text), _PIECE)]
+    pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
     plain = [_ESCAPES.sub(_meant, piece).translate(_LEFT_OUT) for piece in pieces]
     return "".join(_BLANKS.sub(" ", piece) for piece in plain).strip().casefold()
 
@@ -214,18 +214,18 @@ class _Message:
         self._written = written
         self._places: list[Span] = []
         text: list[str] = []
-        place = 0
-        for found in [*_ESCAPES.finditer(written), None]:
-            start, end = (len(written),) * 2 if found is None else found.span()
-            pieces = [(written[at], at, at + 1) for at in range(place, start)]
-            pieces += [] if found is None else [(char, start, end) for char in _meant(found)]
+        offset = 0
+        for escape in [*_ESCAPES.finditer(written), None]:
+            start, end = (len(written),) * 2 if escape is None else escape.span()
+            pieces = [(written[at], at, at + 1) for at in range(offset, start)]
+            pieces += [] if escape is None else [(char, start, end) for char in _meant(escape)]
             for piece, first, last in pieces:
                 plain = piece.translate(_LEFT_OUT).translate(_LINE_ENDS).casefold()
                 for char in _MANGLED.sub("", plain) if is_mangled else plain:
                     if char != " " or (text and text[-1] != " "):
                         text.append(char)
                         self._places.append((first, last))
-            place = end
+            offset = end
         self._text = "".join(text)
 
     def without(self, texts: _Texts) -> str:
@@ -239,12 +239,12 @@ class _Message:
             meanings = list(meanings_in(self._written))
             spans += [span for span in doubtful if self._adds_meaning(self._written_span(span), meanings)]
         kept: list[str] = []
-        place = 0
+        offset = 0
         for start, end in sorted(map(self._written_span, spans)):
-            if end > place:
-                kept += [self._written[place:start], _CUT]
-                place = end
-        return "".join(kept) + self._written[place:]
+            if end > offset:
+                kept += [self._written[offset:start], _CUT]
+                offset = end
+        return "".join(kept) + self._written[offset:]
 
     def _written_span(self, span: Span) -> Span:
         return self._places[span[0]][0], self._places[span[1] - 1][1]
@@ -299,12 +299,12 @@ class _Message:
             if len(text) <= _LEAST_ANCHORED:
                 continue
             head, tail = text[:_LEAST_ANCHORED], text[-_LEAST_ANCHORED:]
-            for start in self._places_of(head):
+            for start in self._positions_of(head):
                 end = start + _common(self._text[start:], text)
                 if self._is_apart(start, start):
                     yield start, end
-            for place in self._places_of(tail):
-                end = place + _LEAST_ANCHORED
+            for position in self._positions_of(tail):
+                end = position + _LEAST_ANCHORED
                 if self._is_apart(end, end):
                     yield end - _common(self._text[:end][::-1], text[::-1]), end
 
@@ -333,11 +333,11 @@ class _Message:
             if done - first >= _LEAST_ANYWHERE:
                 yield first, done
 
-    def _places_of(self, text: str) -> Iterator[int]:
-        place = self._text.find(text)
-        while place >= 0:
-            yield place
-            place = self._text.find(text, place + 1)
+    def _positions_of(self, text: str) -> Iterator[int]:
+        position = self._text.find(text)
+        while position >= 0:
+            yield position
+            position = self._text.find(text, position + 1)
 
     def _is_apart(self, start: int, end: int) -> bool:
         """Whether no word goes on before `start` or after `end`; with the same place, of one of them."""
@@ -362,4 +362,4 @@ class _Message:
 def _common(left: str, right: str) -> int:
     """Return of how many characters the beginnings of both are the same."""
     size = min(len(left), len(right))
-    return next((place for place in range(size) if left[place] != right[place]), size)
+    return next((index for index in range(size) if left[index] != right[index]), size)

@@ -171,7 +171,7 @@ class EventStreamParser:
 
 def _headers(data: bytes) -> dict[str, str]:
     """Return the headers with text. Raises TierError."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     at = 0
     try:
         while at < len(data):
@@ -185,8 +185,8 @@ def _headers(data: bytes) -> dict[str, str]:
             else:
                 size = _SIZES[kind]
             if kind == 7:
-                found[name] = data[at : at + size].decode()
+                headers[name] = data[at : at + size].decode()
             at += size
     except (IndexError, KeyError, UnicodeDecodeError) as error:
         raise TierError(f"an event's headers cannot be read ({error!r})") from error
-    return found
+    return headers

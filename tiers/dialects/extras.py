@@ -224,7 +224,7 @@ def asked_extras(spec: TierSpec, request: ModelRequest) -> list[Asked]:
     """Return the extras that `request` uses at the tier of `spec`; those of a tier in process are none."""
     if spec.remote is None:
         return []
-    found = []
+    asked = []
     server = server_of(spec.remote, spec.provider)
     rows, sent = _rows_of(server, spec.model_name), FORWARDED.get(server)
     for field, elements in _fields(request):
@@ -236,9 +236,9 @@ def asked_extras(spec: TierSpec, request: ModelRequest) -> list[Asked]:
             if row is None and field in _LISTS:
                 row = Extra(_value(element), _NO_PRICE, asked=field)
             if row is not None:
-                found.append(Asked(row, field, _most(row, element, request), _usd(spec, row)))
-    found += [Asked(row, "", 1, _usd(spec, row)) for row in rows if not row.asked]
-    return found
+                asked.append(Asked(row, field, _most(row, element, request), _usd(spec, row)))
+    asked += [Asked(row, "", 1, _usd(spec, row)) for row in rows if not row.asked]
+    return asked
 
 
 def most_extra_costs(
@@ -250,17 +250,17 @@ def most_extra_costs(
     if not asked:
         return NOTHING
     usd, factor, reads = 0.0, 1.0, 0
-    for one in asked:
-        row, most = one.extra, one.most
-        if row.factor is None and one.usd is None:
-            raise UnboundedCostError(_unpriced(spec, one), one.param)
+    for use in asked:
+        row, most = use.extra, use.most
+        if row.factor is None and use.usd is None:
+            raise UnboundedCostError(_unpriced(spec, use), use.param)
         if row.factor is not None:
-            factor *= max(1.0, row.factor if one.usd is None else one.usd)
+            factor *= max(1.0, row.factor if use.usd is None else use.usd)
             continue
         if row.listed:
             most = prompt_tokens if row.listed.startswith("input") else answer_tokens
         most = USES if most is None else most
-        usd += max(0.0, one.usd or 0.0) * most * (1 if row.listed else calls)
+        usd += max(0.0, use.usd or 0.0) * most * (1 if row.listed else calls)
         reads += most if row.reads else 0
     return ExtraCosts(usd, factor, reads)
 
@@ -269,8 +269,8 @@ def extra_reads(spec: TierSpec, request: ModelRequest) -> int:
     """Return how often the server may read the prompt again, for tools that it runs."""
     if not (request.server_tools or "context_management" in _opaque_fields(request)):
         return 0
-    asked = (one for one in asked_extras(spec, request) if one.extra.reads or one.extra.source == _NO_PRICE)
-    return sum(ROUNDS if one.most is None or not one.extra.reads else one.most for one in asked)
+    asked = (use for use in asked_extras(spec, request) if use.extra.reads or use.extra.source == _NO_PRICE)
+    return sum(ROUNDS if use.most is None or not use.extra.reads else use.most for use in asked)
 
 
 def billed_extras(spec: TierSpec, request: ModelRequest, usage: Usage, calls: int) -> ExtraCosts:
@@ -281,13 +281,13 @@ def billed_extras(spec: TierSpec, request: ModelRequest, usage: Usage, calls: in
     if told and spec.remote is not None:
         rows = {name: row for row in reversed(_rows_of(server_of(spec.remote, spec.provider), spec.model_name))
                 for name in row.counted}  # fmt: skip
-        known = {name for one in asked for name in one.extra.counted}
+        counted = {name for use in asked for name in use.extra.counted}
         unasked = dict.fromkeys(
-            row for name, row in rows.items() if name in told and name not in known and row.field not in _LISTS
+            row for name, row in rows.items() if name in told and name not in counted and row.field not in _LISTS
         )
         asked += [Asked(row, row.field, None, _usd(spec, row)) for row in unasked]
     usd, factor, notes = 0.0, 1.0, []
-    for row, price in {one.extra: one.usd for one in asked}.items():
+    for row, price in {use.extra: use.usd for use in asked}.items():
         uses = sum(told.get(name, 0) for name in row.counted) if row.counted else calls
         is_told = any(name.startswith(f"{row.field}=") for name in told)
         if row.factor is not None or (row.counted and "=" in row.counted[0]):
@@ -308,11 +308,11 @@ def with_bounds(spec: TierSpec, request: GenerationRequest) -> GenerationRequest
     """Return the request of a caller with a budget: it bounds the uses that `most_extra_costs` has counted as bounded
     by `USES`."""
     opaque = request.opaque
-    unset = [one for one in asked_extras(spec, request) if one.most is None and one.extra.bound]
+    unset = [use for use in asked_extras(spec, request) if use.most is None and use.extra.bound]
     if opaque is None or not unset:
         return request
     fields = dict(opaque.fields)
-    for row in {one.extra for one in unset}:
+    for row in {use.extra for use in unset}:
         name = row.bound.rpartition(".")[2]
         if not row.bound.startswith(f"{row.field}."):
             fields[name] = msgspec.json.encode(USES)
@@ -343,15 +343,15 @@ def _opaque_fields(request: ModelRequest) -> dict[str, bytes]:
 
 def _fields(request: ModelRequest) -> Iterator[tuple[str, Sequence[Any]]]:
     """The fields of a request that the table knows, and their values."""
-    for name, given in (*request.passed.items(), *request.extra.items()):
-        if name in _FIELDS and given not in (None, False):
-            yield name, given if isinstance(given, list) else [given]
+    for name, value in (*request.passed.items(), *request.extra.items()):
+        if name in _FIELDS and value not in (None, False):
+            yield name, value if isinstance(value, list) else [value]
     for name, raw in _opaque_fields(request).items():
         if name in _FIELDS and raw not in (b"null", b"false"):
-            given = msgspec.json.decode(raw)
+            value = msgspec.json.decode(raw)
             if name == "tools":
-                given = [tool for tool in given if isinstance(tool, dict) and tool.get("type") in request.server_tools]
-            yield name, given if isinstance(given, list) else [given]
+                value = [tool for tool in value if isinstance(tool, dict) and tool.get("type") in request.server_tools]
+            yield name, value if isinstance(value, list) else [value]
     kinds = {PART_TYPES[block.kind]: None for message in request.messages or () for block in message.media}
     yield "parts", list(kinds)
 
@@ -372,12 +372,12 @@ def _most(row: Extra, element: Any, request: ModelRequest) -> int | None:
         return 1 if row.most is None else row.most
     name = row.bound.rpartition(".")[2]
     if row.bound.startswith(f"{row.field}."):
-        given = element.get(name) if isinstance(element, dict) else None
+        stated_bound = element.get(name) if isinstance(element, dict) else None
     else:
         raw = _opaque_fields(request).get(name)
-        given = None if raw is None else msgspec.json.decode(raw)
-    found = _whole(given)
-    return row.most if found is None else found
+        stated_bound = None if raw is None else msgspec.json.decode(raw)
+    most = _whole(stated_bound)
+    return row.most if most is None else most
 
 
 def _whole(bound: Any) -> int | None:
@@ -387,8 +387,8 @@ def _whole(bound: Any) -> int | None:
 def _usd(spec: TierSpec, row: Extra) -> float | None:
     """US dollars of a use, beyond what its tokens cost as text; of a row with a factor what replaces that. None: as the
     row's factor says, or not known."""
-    if (given := spec.extra_prices.get(row.name)) is not None:
-        return given
+    if (usd := spec.extra_prices.get(row.name)) is not None:
+        return usd
     if not row.listed:
         return row.usd
     listed = _listed(spec, row.listed)
@@ -402,8 +402,8 @@ def _listed(spec: TierSpec, field: str) -> float | None:
     from tiers.catalog.price_list import listed_info
 
     assert spec.remote is not None
-    found = listed_info(spec.model_name, provider=spec.provider, base_url=spec.remote.base_url)
-    price = None if found is None else getattr(found.get_prices(datetime.now(UTC)), field, None)
+    info = listed_info(spec.model_name, provider=spec.provider, base_url=spec.remote.base_url)
+    price = None if info is None else getattr(info.get_prices(datetime.now(UTC)), field, None)
     price = getattr(price, "base", price)
     return None if price is None or not math.isfinite(float(price)) else float(price)
 

@@ -330,7 +330,7 @@ def whole_response(
 ) -> GenerateContentResponse:
     """Return the body of a finished answer: its parts as a server with this dialect gave them, else thoughts, text,
     calls and images."""
-    candidates = [_candidate(head, choice, place, _parts(head, choice)) for place, choice in enumerate(choices)]
+    candidates = [_candidate(head, choice, index, _parts(head, choice)) for index, choice in enumerate(choices)]
     return _response(head, candidates, usage, x_aio)
 
 
@@ -363,7 +363,7 @@ class ResponseWriter:
 
     def end(self, choices: list[CollectedChoice], usage: Usage | None, x_aio: Any) -> bytes:
         """Return why each choice ended, and the usage."""
-        candidates = [_candidate(self._head, choice, place, _images(choice)) for place, choice in enumerate(choices)]
+        candidates = [_candidate(self._head, choice, index, _images(choice)) for index, choice in enumerate(choices)]
         return self._framed(_encode(_response(self._head, candidates, usage, x_aio))) + self._close
 
     def broken(self, error: Any, usage: Usage | None = None, x_aio: Any = UNSET) -> bytes:
@@ -433,8 +433,8 @@ def usage_of(usage: Usage) -> UsageMetadata:
 def _candidate(head: AnswerHead, choice: CollectedChoice, index: int, parts: list[msgspec.Raw]) -> Candidate:
     """A choice that has ended."""
     drawn = choice.logprobs if head.shows_logprobs else []
-    told = [one.logprob for one in drawn if one.logprob is not None]
-    cited = [GroundingChunk(web=CitedPage(uri=one.url, title=one.title)) for one in choice.annotations]
+    told = [draw.logprob for draw in drawn if draw.logprob is not None]
+    cited = [GroundingChunk(web=CitedPage(uri=citation.url, title=citation.title)) for citation in choice.annotations]
     return Candidate(
         content=SaidContent(parts=parts or [_raw(Part(text=""))], role="model"),
         index=index,
@@ -457,7 +457,7 @@ def _parts(head: AnswerHead, choice: CollectedChoice) -> list[msgspec.Raw]:
 
 def _images(choice: CollectedChoice) -> list[msgspec.Raw]:
     sources = [block["source"] for block in image_blocks(choice)]
-    return [_raw(Part(inline_data=Blob(mime_type=one["media_type"], data=one["data"]))) for one in sources]
+    return [_raw(Part(inline_data=Blob(mime_type=source["media_type"], data=source["data"]))) for source in sources]
 
 
 def _call_part(call: Call) -> Part:
@@ -469,8 +469,9 @@ def _raw(part: Part) -> msgspec.Raw:
 
 
 def _logprobs(drawn: list[TextLogprob]) -> dict[str, Any]:
-    chosen = [{"token": one.token, "logProbability": one.logprob or 0.0} for one in drawn]
+    chosen = [{"token": draw.token, "logProbability": draw.logprob or 0.0} for draw in drawn]
     tops = [
-        {"candidates": [{"token": token, "logProbability": logprob} for token, _, logprob in one.top]} for one in drawn
+        {"candidates": [{"token": token, "logProbability": logprob} for token, _, logprob in draw.top]}
+        for draw in drawn
     ]
     return {"chosenCandidates": chosen, "topCandidates": tops}

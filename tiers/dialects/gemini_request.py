@@ -144,7 +144,7 @@ def _answer_form(config: GenerationConfig) -> tuple[Grammar | None, dict[str, An
         where = "generationConfig.responseMimeType"
         return Grammar(kind="json_object", param=where), {"type": "json_object"}
     choices = schema.get("enum")
-    if config.response_mime_type == "text/x.enum" and choices and all(isinstance(one, str) for one in choices):
+    if config.response_mime_type == "text/x.enum" and choices and all(isinstance(choice, str) for choice in choices):
         return Grammar(kind="choice", text=_encode(choices).decode(), param=where), None
     return schema_answer(schema, where)
 
@@ -160,8 +160,8 @@ def _tooling(entries: Sequence[ToolEntry], calling: FunctionCallingConfig) -> To
         return Tooling(tools=tools, choice=choice)
     where = "toolConfig.functionCallingConfig.allowedFunctionNames"
     allowed = [
-        chosen_name(tools, name, f"{where}[{place}]", custom=False)
-        for place, name in enumerate(calling.allowed_function_names)
+        chosen_name(tools, name, f"{where}[{index}]", custom=False)
+        for index, name in enumerate(calling.allowed_function_names)
     ]
     if choice == "required" and len(allowed) == 1:
         return Tooling(tools=tools, choice="named", name=allowed[0], parallel=False)
@@ -170,9 +170,9 @@ def _tooling(entries: Sequence[ToolEntry], calling: FunctionCallingConfig) -> To
 
 def _functions(entries: Sequence[ToolEntry]) -> Iterator[tuple[Tool, str]]:
     """Yield the caller's functions, each with the path of its name."""
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         for number, declared in enumerate(entry.function_declarations or ()):
-            where = f"tools[{place}].functionDeclarations[{number}]"
+            where = f"tools[{index}].functionDeclarations[{number}]"
             path, schema = f"{where}.parametersJsonSchema", declared.parameters_json_schema
             if schema is None:
                 path, schema = f"{where}.parameters", json_schema(declared.parameters)
@@ -198,12 +198,12 @@ class _Conversation:
         self._open: list[tuple[str, str]] = []  # ids and names of calls without a response
         parts = sum([len(content.parts) for content in body.contents])
         check_count(parts, MAX_PARTS, "contents hold {} parts", "contents")
-        if given := body.system_instruction:
-            text = given if isinstance(given, str) else "\n".join([part.text or "" for part in given.parts])
+        if system := body.system_instruction:
+            text = system if isinstance(system, str) else "\n".join([part.text or "" for part in system.parts])
             self.add(Turn.of("system", text), "systemInstruction")
         # A model's turn comes in as many contents as its stream had pieces.
         for is_model, group in groupby(enumerate(body.contents), key=lambda content: content[1].role == "model"):
-            contents = [(f"contents[{place}]", content) for place, content in group]
+            contents = [(f"contents[{index}]", content) for index, content in group]
             if is_model:
                 self.read_model(contents)
             else:
@@ -223,8 +223,8 @@ class _Conversation:
         said: list[TurnContent] = []
         shown: list[TurnContent] = []
         others: list[Part] = []
-        for place, part in enumerate(content.parts):
-            path = f"{where}.parts[{place}]"
+        for index, part in enumerate(content.parts):
+            path = f"{where}.parts[{index}]"
             if part.function_response is not None:
                 shown += self._read_response(part, part.function_response, path)
                 continue
@@ -242,7 +242,9 @@ class _Conversation:
         texts, thoughts = list[str](), list[str]()
         read: list[Part] = []
         self._open = []
-        for where, part in ((f"{path}.parts[{n}]", part) for path, one in contents for n, part in enumerate(one.parts)):
+        for where, part in (
+            (f"{path}.parts[{n}]", part) for path, content in contents for n, part in enumerate(content.parts)
+        ):
             if (called := part.function_call) is not None:
                 if not called.name:
                     raise missing(f"{where}.functionCall.name")
@@ -261,17 +263,19 @@ class _Conversation:
         """Read the result of a call. Return what is no JSON of it, which the user shows."""
         if not response.name:
             raise missing(f"{where}.functionResponse.name")
-        matching = [one for one in self._open if one[0] == response.id or (not response.id and one[1] == response.name)]
+        matching = [
+            call for call in self._open if call[0] == response.id or (not response.id and call[1] == response.name)
+        ]
         if matching:
             self._open.remove(matching[0])
         call_id = matching[0][0] if matching else response.id or f"call_{response.name}"
-        given = response.response
-        if isinstance(given, dict) and len(given) == 1 and ("result" in given or "output" in given):
-            given = given.get("result", given.get("output"))
-        text = given if isinstance(given, str) else "" if given is None else _encode(given).decode()
+        output = response.response
+        if isinstance(output, dict) and len(output) == 1 and ("result" in output or "output" in output):
+            output = output.get("result", output.get("output"))
+        text = output if isinstance(output, str) else "" if output is None else _encode(output).decode()
         self.add(Turn.of("tool", text, call_id=call_id, opaque=_opaque([part])), where)
         shown = enumerate(response.parts or ())
-        blocks = [_media(one, f"{where}.functionResponse.parts[{place}]") for place, one in shown]
+        blocks = [_media(shown_part, f"{where}.functionResponse.parts[{index}]") for index, shown_part in shown]
         return [block for block in blocks if block is not None]
 
 
@@ -343,7 +347,7 @@ _AFTER_UNDERSCORE = re.compile(r"_([a-z0-9])")
 def camel_names(data: Any) -> Any:
     """Return a body with all names of the API in camel case."""
     if isinstance(data, list):
-        return [camel_names(one) for one in data]
+        return [camel_names(element) for element in data]
     if not isinstance(data, dict):
         return data
     named = {_AFTER_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in data.items()}
@@ -357,7 +361,7 @@ def mend_gemini(data: dict[str, Any]) -> list[str]:
     data.update(named)
     for name in ("contents", "content"):
         said = data.get(name)
-        turns = [_turn(one) for one in (said if isinstance(said, list) else [said])] if said else []
+        turns = [_turn(turn) for turn in (said if isinstance(said, list) else [said])] if said else []
         if turns:
             data[name] = turns if name == "contents" else turns[0]
     return []
@@ -375,17 +379,17 @@ def _turn(content: Any) -> Any:
 def json_schema(schema: Any) -> Any:
     """Return a schema in Google's form (https://ai.google.dev/api/caching#Schema) as a JSON schema."""
     if isinstance(schema, list):
-        return [json_schema(one) for one in schema]
+        return [json_schema(subschema) for subschema in schema]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, value in schema.items():
         if name == "properties" and isinstance(value, dict):
-            found[name] = {key: json_schema(one) for key, one in value.items()}
+            converted[name] = {key: json_schema(subschema) for key, subschema in value.items()}
         elif name == "type" and isinstance(value, str):
-            found[name] = [value.lower(), "null"] if schema.get("nullable") else value.lower()
+            converted[name] = [value.lower(), "null"] if schema.get("nullable") else value.lower()
         elif name in ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"):
-            found[name] = int(value) if str(value).isdigit() else value
+            converted[name] = int(value) if str(value).isdigit() else value
         elif name not in ("nullable", "propertyOrdering"):
-            found[name] = value if name in ("enum", "default", "example", "required") else json_schema(value)
-    return found
+            converted[name] = value if name in ("enum", "default", "example", "required") else json_schema(value)
+    return converted

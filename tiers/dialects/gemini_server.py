@@ -193,10 +193,10 @@ def _message_parts(message: Turn, names: dict[str, str], own_ids: set[str]) -> l
             response={"result": message.text},
         )
         return [Part(function_response=response), *[part for part in parts if part.text is None]]
-    for place, call in enumerate(message.calls):
+    for index, call in enumerate(message.calls):
         called = FunctionCall(name=call.name, args=call.object_arguments())
         # Of calls made together the first is signed.
-        parts.append(Part(function_call=called, thought_signature=None if place else UNSIGNED))
+        parts.append(Part(function_call=called, thought_signature=None if index else UNSIGNED))
     return parts
 
 
@@ -255,8 +255,10 @@ _MODES: dict[str, CallingMode] = {"none": "NONE", "auto": "AUTO"}
 
 def _own_fields(request: ModelRequest) -> dict[str, Any]:
     """Return what a caller of this API said that no other has."""
-    given, tooling = request.fields_in(DIALECT), request.tooling
-    fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in ("tools", "safetySettings") if name in given}
+    caller_fields, tooling = request.fields_in(DIALECT), request.tooling
+    fields: dict[str, Any] = {
+        name: msgspec.Raw(caller_fields[name]) for name in ("tools", "safetySettings") if name in caller_fields
+    }
     if "tools" in fields and tooling is not None and tooling.edited:
         entries = msgspec.json.decode(fields["tools"], type=list[ToolEntry])
         own = [msgspec.structs.replace(entry, function_declarations=None) for entry in entries]
@@ -281,7 +283,7 @@ def _deltas(answer: GenerateContentResponse, data: bytes, tally: Tally) -> list[
         for raw in candidate.content.parts if candidate.content is not None else []:
             deltas += _read_part(raw, blocks, tally)
         if candidate.grounding_metadata is not None:
-            pages = [one.web or one.retrieved_context for one in candidate.grounding_metadata.grounding_chunks]
+            pages = [chunk.web or chunk.retrieved_context for chunk in candidate.grounding_metadata.grounding_chunks]
             deltas += blocks.cited((page.uri, page.title) for page in pages if page is not None)
         if (cited := candidate.citation_metadata) is not None:
             deltas += blocks.cited((page.uri, page.title) for page in cited.citations + cited.citation_sources)
@@ -312,9 +314,9 @@ def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
 def _with_object(raw: msgspec.Raw, call: FunctionCall) -> msgspec.Raw:
     """Return a part with a call as it is, if the arguments are an object; else with one in their place."""
     said = plain_json(bytes(raw))
-    given = said.get("functionCall")
-    own = given if isinstance(given, dict) else {"name": call.name}
-    if own is given and isinstance(own.get("args", {}), dict):
+    function_call = said.get("functionCall")
+    own = function_call if isinstance(function_call, dict) else {"name": call.name}
+    if own is function_call and isinstance(own.get("args", {}), dict):
         return raw
     return msgspec.Raw(_encode(said | {"functionCall": own | {"args": _arguments(call)}}))
 
@@ -349,8 +351,13 @@ def _report(counts: UsageMetadata, tally: Tally) -> None:
         return
     for what, details in (("prompt", counts.prompt_tokens_details), ("completion", counts.candidates_tokens_details)):
         if details is not None:
-            tally.note_extras({f"{one.modality[:MOST_NAME].lower()}_{what}_tokens": one.token_count for one in details
-                               if one.modality in ("AUDIO", "IMAGE")})  # fmt: skip
+            tally.note_extras(
+                {
+                    f"{detail.modality[:MOST_NAME].lower()}_{what}_tokens": detail.token_count
+                    for detail in details
+                    if detail.modality in ("AUDIO", "IMAGE")
+                }
+            )
     tally.report(
         Usage(
             prompt_tokens=prompt,

@@ -51,7 +51,7 @@ class SplitCharacters:
                     for call in delta.tool_calls
                 ]
             if delta.logprobs:
-                delta.logprobs = [_scored(one) for one in delta.logprobs]
+                delta.logprobs = [_scored(drawn) for drawn in delta.logprobs]
         return deltas
 
     def rest(self) -> list[Delta]:
@@ -76,9 +76,9 @@ def whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _scored(one: TextLogprob) -> TextLogprob:
-    top = [(whole(token), data, logprob) for token, data, logprob in one.top]
-    return msgspec.structs.replace(one, token=whole(one.token), top=top)
+def _scored(drawn: TextLogprob) -> TextLogprob:
+    top = [(whole(token), data, logprob) for token, data, logprob in drawn.top]
+    return msgspec.structs.replace(drawn, token=whole(drawn.token), top=top)
 
 
 T = TypeVar("T")
@@ -121,8 +121,8 @@ class LenientDecoder(Generic[T]):
 
     def lenient(self, data: bytes | msgspec.Raw, tally: Tally | None, error: Exception) -> T:
         """Return what the strict decoder refused with `error`."""
-        found: T = self._fitted(bytes(data), tally, self._kind, error)
-        return found
+        repaired: T = self._fitted(bytes(data), tally, self._kind, error)
+        return repaired
 
     def _fitted(self, data: bytes, tally: Tally | None, kind: Any, error: Exception | None) -> Any:
         try:
@@ -146,33 +146,33 @@ def objects_in(data: bytes) -> tuple[list[bytes], bytes]:
     """Return the objects of what is not one: several after each other, in a list, or in a text that was made JSON
     twice; and what follows them, which may be an object that is cut off. Empty values say nothing."""
     text = data.removeprefix(BOM).decode(errors="replace")
-    found: list[bytes] = []
+    all_objects: list[bytes] = []
     at = _end_of_marks(text, 0)
     while at < len(text):
         try:
             value, end = _SCANNER.raw_decode(text, at)
         except _UNREADABLE:
-            return found, text[at:].encode()
+            return all_objects, text[at:].encode()
         objects: list[bytes] | None = None
         if isinstance(value, dict):
             objects = [text[at:end].encode()]
-        elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
-            objects = [json.dumps(one).encode() for one in value]
+        elif isinstance(value, list) and all(isinstance(element, dict) for element in value):
+            objects = [json.dumps(element).encode() for element in value]
         elif isinstance(value, str) and value[:1] in ("{", "["):
             inner, rest = objects_in(value.encode(errors="replace"))
             objects = None if rest else inner
         elif value is None or value == "":
             objects = []
         if objects is None:
-            return found, text[at:].encode()
-        found += objects
+            return all_objects, text[at:].encode()
+        all_objects += objects
         at = _end_of_marks(text, end)
-    return found, b""
+    return all_objects, b""
 
 
 def _end_of_marks(text: str, at: int) -> int:
-    found = _AROUND.match(text, at)
-    return at if found is None else found.end()
+    marks = _AROUND.match(text, at)
+    return at if marks is None else marks.end()
 
 
 def plain_json(data: bytes, tally: Tally | None = None) -> Any:
@@ -320,7 +320,7 @@ def _object(value: Any, form: inspect.DictType) -> dict[str, Any]:
         raise _OddError
     if isinstance(form.value_type, inspect.AnyType):
         return value
-    return {name: _fitted(one, form.value_type) for name, one in value.items()}
+    return {name: _fitted(member, form.value_type) for name, member in value.items()}
 
 
 _SCALARS: dict[type[inspect.Type], Callable[[Any, Any], Any]] = {
@@ -441,9 +441,9 @@ class Calls:
         """Return the piece as a whole call. Raises TierError if it names none."""
         call = self._begun(piece)
         call.name = piece.name
-        given = arguments_text(piece.arguments)
-        found = call.arguments.add(given)
-        return msgspec.structs.replace(_passed(call, ""), arguments=found or "{}"[: 2 * bool(given)])
+        arguments = arguments_text(piece.arguments)
+        added = call.arguments.add(arguments)
+        return msgspec.structs.replace(_passed(call, ""), arguments=added or "{}"[: 2 * bool(arguments)])
 
     def rest(self) -> list[ToolCallDelta]:
         """Return the calls that still wait for more of their names, at the end of the answer."""
@@ -468,11 +468,11 @@ class Calls:
 
     def _longer(self, name: str, more: str) -> str:
         """Return what a name is with a further piece of it, which may repeat it; "" if no tool's begins so."""
-        found = more if more.startswith(name) else name + more
-        return found if any(one.startswith(found) for one in self._names) else ""
+        longer = more if more.startswith(name) else name + more
+        return longer if any(tool_name.startswith(longer) for tool_name in self._names) else ""
 
-    def _own_id(self, given: str) -> str:
-        own = given if given and given not in self._ids else new_call_id()
+    def _own_id(self, given_id: str) -> str:
+        own = given_id if given_id and given_id not in self._ids else new_call_id()
         self._ids.add(own)
         return own
 
@@ -485,20 +485,22 @@ class Calls:
         if not piece.id and not piece.name:
             return last if piece.place is None else self._at(piece.place) or last
         same_id = next((call for call in reversed(self._calls) if piece.id and call.given_id == piece.id), None)
-        known = same_id or (last if piece.place is None else self._at(piece.place))
-        if known is None or (piece.place is not None and known.place is not None and piece.place != known.place):
+        candidate = same_id or (last if piece.place is None else self._at(piece.place))
+        if candidate is None or (
+            piece.place is not None and candidate.place is not None and piece.place != candidate.place
+        ):
             return None
-        if piece.name and known.name and piece.name != known.name:
-            return known if known.own_id and self._longer(known.name, piece.name) else None
-        if same_id is None and piece.id and piece.name and known.given_id:
+        if piece.name and candidate.name and piece.name != candidate.name:
+            return candidate if candidate.own_id and self._longer(candidate.name, piece.name) else None
+        if same_id is None and piece.id and piece.name and candidate.given_id:
             return None
         # Name and id come again, or the next call has the same: then the one before is whole, and this one has more.
-        is_again = same_id is not None and arguments == known.arguments.text
-        is_next = bool(arguments) and not is_again and known.arguments.is_whole
-        return None if is_next else known
+        is_again = same_id is not None and arguments == candidate.arguments.text
+        is_next = bool(arguments) and not is_again and candidate.arguments.is_whole
+        return None if is_next else candidate
 
-    def _at(self, place: int) -> _Open | None:
-        return next((call for call in reversed(self._calls) if call.place == place), None)
+    def _at(self, position: int) -> _Open | None:
+        return next((call for call in reversed(self._calls) if call.place == position), None)
 
 
 def _passed(call: _Open, arguments: str) -> ToolCallDelta:

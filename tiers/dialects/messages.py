@@ -47,13 +47,13 @@ INTERLEAVED = "interleaved-thinking"
 """Anthropic's beta with which a budget is that of a whole turn of calls, and so may be above the limit of an answer."""
 
 
-def shown_call_id(call_id: str, request_id: str, place: int) -> str:
-    """Return the id of the call number `place` of an answer for a client. Servers may repeat short ids in each
+def shown_call_id(call_id: str, request_id: str, index: int) -> str:
+    """Return the id of the call number `index` of an answer for a client. Servers may repeat short ids in each
     answer, so only long ones go on as they are."""
     if _FITS.fullmatch(call_id) and not _OWN.fullmatch(call_id):
         return call_id
     told = call_id.encode(errors="replace")
-    unique = hashlib.blake2b(f"{request_id}\0{place}\0".encode() + told, digest_size=5).hexdigest()
+    unique = hashlib.blake2b(f"{request_id}\0{index}\0".encode() + told, digest_size=5).hexdigest()
     if len(told) > _MOST_BYTES:
         return f"toolu_aio{unique}"
     return f"toolu_aio{unique}_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
@@ -61,9 +61,9 @@ def shown_call_id(call_id: str, request_id: str, place: int) -> str:
 
 def given_call_id(shown: str) -> str:
     """Return the server's own id in one that `shown_call_id` made; any other id as it is."""
-    if (found := _OWN.fullmatch(shown)) is None:
+    if (match := _OWN.fullmatch(shown)) is None:
         return shown
-    text = found["given"]
+    text = match["given"]
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (binascii.Error, ValueError):
@@ -365,10 +365,10 @@ def message_end(choice: CollectedChoice) -> dict[str, Any] | None:
         return None
     said = msgspec.json.decode(end.event, type=dict[str, Any])
     delta = said["delta"] = said.get("delta") or {}
-    given = delta.get("stop_reason")
+    reason = delta.get("stop_reason")
     # Lenient servers say so after calls, too, which a client would then not make.
     usual = "tool_use" if choice.calls else "end_turn"
-    delta["stop_reason"] = usual if given in (None, "stop", "end_turn") else _REASONS.get(given, given)
+    delta["stop_reason"] = usual if reason in (None, "stop", "end_turn") else _REASONS.get(reason, reason)
     return said
 
 
@@ -408,9 +408,9 @@ def whole_message(head: MessageHead, choice: CollectedChoice, usage: Usage, thin
         content.append(Block(type="thinking", thinking=thoughts, signature=UNSIGNED))
     if choice.text:
         content.append(Block(type="text", text=choice.text))
-    for place, call in enumerate(choice.tool_calls):
-        call_id, given = tool_use_id(head, call.id, place), _input(call.arguments)
-        content.append(Block(type="tool_use", id=call_id, name=call.name, input=given))
+    for index, call in enumerate(choice.tool_calls):
+        call_id, call_input = tool_use_id(head, call.id, index), _input(call.arguments)
+        content.append(Block(type="tool_use", id=call_id, name=call.name, input=call_input))
     said = [msgspec.Raw(_encode(block)) for block in (*content, *image_blocks(choice))]
     reason, sequence = stop_of(head, choice)
     counted = usage_of(usage, head)
@@ -443,12 +443,12 @@ def stop_of(head: MessageHead, choice: CollectedChoice) -> tuple[StopReason, str
     return reason or ("tool_use" if choice.calls else "end_turn"), None
 
 
-def tool_use_id(head: MessageHead, call_id: str, place: int) -> str:
+def tool_use_id(head: MessageHead, call_id: str, index: int) -> str:
     """Return the id of a call: a server's own, else one in Anthropic's format."""
     if not call_id:
-        return f"toolu_{head.id.removeprefix('msg_')}{place}"
+        return f"toolu_{head.id.removeprefix('msg_')}{index}"
     if head.is_remote:
-        return shown_call_id(call_id, head.id, place)
+        return shown_call_id(call_id, head.id, index)
     return f"toolu_{call_id.removeprefix('call_')}"
 
 

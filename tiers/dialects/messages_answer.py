@@ -143,10 +143,10 @@ def _left_open(blocks: Blocks, tally: Tally, index: int | None = None) -> list[D
     """End the blocks that the server has left open, or only the one of this `index`."""
     open_blocks = tally.notes.get("open blocks", ()) if tally.opaque else blocks.without_arguments
     deltas: list[Delta] = []
-    for one in [one for one in open_blocks if index in (None, one)]:
-        end = Event(type="content_block_stop", index=one)
-        closing = blocks.close(one)
-        said = _encode({"type": end.type, "index": one})
+    for block_index in [block_index for block_index in open_blocks if index in (None, block_index)]:
+        end = Event(type="content_block_stop", index=block_index)
+        closing = blocks.close(block_index)
+        said = _encode({"type": end.type, "index": block_index})
         deltas += _with_event(end, said, closing, tally) if tally.opaque else closing
     return deltas
 
@@ -167,8 +167,8 @@ def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> 
         before = _started_here(said.index, said.delta, tally)
         if (grown := _block_of(said.index, open_blocks)) is None:
             return deltas
-        given, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
-        if given is not None and not is_own and (added := _added(deltas)) != given:
+        partial_json, is_own = said.delta.partial_json, said.index in blocks_of(tally).own
+        if partial_json is not None and not is_own and (added := _added(deltas)) != partial_json:
             if not added:
                 return deltas
             said.delta.partial_json = added
@@ -193,10 +193,10 @@ def _with_event(said: Event, data: bytes, deltas: list[Delta], tally: Tally) -> 
 def _changed(data: bytes, **fields: Any) -> bytes:
     """Return an event with these fields; as it is, if a field that nothing reads is no valid JSON."""
     try:
-        given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        event = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:
         return data
-    return _encode(given | fields)
+    return _encode(event | fields)
 
 
 def _kind_of(delta: BlockDelta) -> str:
@@ -295,8 +295,8 @@ def _delta(said: Event, blocks: Blocks) -> list[Delta]:
 
 def _pages(citations: Any) -> list[tuple[str, str]]:
     """Return address and title of each page among what is cited."""
-    listed = [one for one in citations if isinstance(one, dict)] if isinstance(citations, list) else []
-    return [(str(one.get("url") or ""), str(one.get("title") or "")) for one in listed]
+    listed = [citation for citation in citations if isinstance(citation, dict)] if isinstance(citations, list) else []
+    return [(str(citation.get("url") or ""), str(citation.get("title") or "")) for citation in listed]
 
 
 def _end(said: BlockDelta | MessageBody, blocks: Blocks) -> list[Delta]:
@@ -315,9 +315,9 @@ def _report(usage: MessageUsage | None, tally: Tally) -> None:
     for name, value in (("speed", usage.speed), ("inference_geo", usage.inference_geo)):
         if value is not None:
             tally.note_extras({f"{name}={value[:MOST_NAME]}": 1})
-    known = tally.reported or Usage()
-    prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
-    for_an_hour = known.cache_write_1h_tokens
+    reported = tally.reported or Usage()
+    prompt, cached, written = reported.prompt_tokens, reported.cached_tokens, reported.cache_write_tokens
+    for_an_hour = reported.cache_write_1h_tokens
     told = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
     if any(told):
         counted = (prompt - cached - written, cached, written)
@@ -325,12 +325,12 @@ def _report(usage: MessageUsage | None, tally: Tally) -> None:
         prompt = fresh + cached + written
     if usage.cache_creation is not None:
         for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
-    answered = known.completion_tokens if usage.output_tokens is None else usage.output_tokens
-    compacted = [one for one in usage.iterations or () if one.type == "compaction"]
+    answered = reported.completion_tokens if usage.output_tokens is None else usage.output_tokens
+    compacted = [iteration for iteration in usage.iterations or () if iteration.type == "compaction"]
     tally.report(
         Usage(
-            prompt_tokens=(prompt or tally.prompt_tokens) + sum(one.input_tokens or 0 for one in compacted),
-            completion_tokens=answered + sum(one.output_tokens or 0 for one in compacted),
+            prompt_tokens=(prompt or tally.prompt_tokens) + sum(iteration.input_tokens or 0 for iteration in compacted),
+            completion_tokens=answered + sum(iteration.output_tokens or 0 for iteration in compacted),
             cached_tokens=cached,
             cache_write_tokens=written,
             cache_write_1h_tokens=for_an_hour,

@@ -192,8 +192,8 @@ class _Tools:
         self._tools: list[tuple[Tool, str]] = []
         """Each with the path of its name."""
         own: list[ToolEntry] = []
-        for place, raw in enumerate(body.tools or ()):
-            where = f"tools.{place}"
+        for index, raw in enumerate(body.tools or ()):
+            where = f"tools.{index}"
             entry = decoded(raw, ToolEntry, where)
             refuse_turn(bytes(raw), where)
             if entry.type in _CALLERS:
@@ -208,10 +208,10 @@ class _Tools:
         """Types of those that nothing here runs, next to the caller's own."""
         self.own = [kind for kind in types if kind not in self.left_out]
         """Types of the others that the provider runs."""
-        known = [tool for tool, _ in self._tools]
-        for given in added:
-            tool = _tool(decoded(given, ToolEntry, "messages"), "messages")
-            if tool not in known:
+        tools = [tool for tool, _ in self._tools]
+        for definition in added:
+            tool = _tool(decoded(definition, ToolEntry, "messages"), "messages")
+            if tool not in tools:
                 self._tools.append((tool, "messages.name"))
 
     @property
@@ -291,19 +291,19 @@ class _Conversation:
         self._read_system(system)
         # Earlier turns without content say nothing.
         said = [
-            (place, turn)
-            for place, turn in enumerate(messages)
-            if turn.content or turn.has_controls or place == len(messages) - 1
+            (index, turn)
+            for index, turn in enumerate(messages)
+            if turn.content or turn.has_controls or index == len(messages) - 1
         ]
         # As Anthropic does it: consecutive turns of the same role are one turn.
         for (role, controlled), group in groupby(
-            said, key=lambda one: (one[1].role, one[0] if one[1].has_controls else None)
+            said, key=lambda pair: (pair[1].role, pair[0] if pair[1].has_controls else None)
         ):
             same = list(group)
             if controlled is not None and role == "system":
                 self._read_controlled(messages, controlled)
             else:
-                placed = [one for place, turn in same for one in _placed(turn, f"messages.{place}")]
+                placed = [block for index, turn in same for block in _placed(turn, f"messages.{index}")]
                 self._read(role, placed, f"messages.{same[0][0]}")
         check_sizes(len(self.turns), 0)
 
@@ -313,12 +313,12 @@ class _Conversation:
                 self._add([Turn.of("system", system)], "system")
             return
         placed = []
-        for place, raw in enumerate(system or ()):
-            block = decoded(raw, TextBlock, f"system.{place}")
+        for index, raw in enumerate(system or ()):
+            block = decoded(raw, TextBlock, f"system.{index}")
             if not block.text.startswith(BILLING_HEADER):
                 said = Block(type="text", text=block.text, cache_control=block.cache_control)
-                placed.append(_Placed(said, f"system.{place}", bytes(raw)))
-        if text := _BETWEEN.join([one.block.text or "" for one in placed]):
+                placed.append(_Placed(said, f"system.{index}", bytes(raw)))
+        if text := _BETWEEN.join([located.block.text or "" for located in placed]):
             self._add([_written(Turn.of("system", text), placed)], "system")
 
     def _read(self, role: str, placed: Sequence[_Placed], where: str) -> None:
@@ -349,15 +349,15 @@ class _Conversation:
         turns: list[Turn] = []
         content: list[Content] = []
         others: list[_Placed] = []
-        for one in placed:
-            if one.block.type == "tool_result":
-                turn, shown = self._result(one)
+        for located in placed:
+            if located.block.type == "tool_result":
+                turn, shown = self._result(located)
                 turns.append(turn)
                 content += shown
             else:
-                others.append(one)
-        for one in others:
-            content += [] if one.is_own else self._content(one.block, one.where)
+                others.append(located)
+        for located in others:
+            content += [] if located.is_own else self._content(located.block, located.where)
         if content or others:
             is_text = not [part for part in content if type(part) is not Text]
             turns.append(_written(Turn.of("user", _text_in(content) if is_text else content), others))
@@ -372,7 +372,9 @@ class _Conversation:
             raise missing(f"{where}.tool_use_id")
         if isinstance(block.content, list):
             blocks = decoded(block.content, list[ResultBlock], f"{where}.content")
-            read = [part for place, one in enumerate(blocks) for part in self._content(one, f"{where}.content.{place}")]
+            read = [
+                part for index, inner in enumerate(blocks) for part in self._content(inner, f"{where}.content.{index}")
+            ]
             text, shown = _text_in(read), [part for part in read if type(part) is not Text]
         else:
             text = "" if block.content is None else decoded(block.content, str, f"{where}.content")
@@ -386,31 +388,31 @@ class _Conversation:
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[Call] = []
-        for one in placed:
-            block = one.block
+        for located in placed:
+            block = located.block
             if block.type == "text":
-                texts.append(_text(block.text, one.where))
+                texts.append(_text(block.text, located.where))
             elif block.type == "tool_use":
-                calls.append(_call(block, one.where))
+                calls.append(_call(block, located.where))
             elif block.type == "thinking":
                 # Signed thoughts are for their model alone.
                 thoughts.append(block.thinking or "" if block.signature in (None, "", UNSIGNED) else "")
-            elif not one.is_own:
-                self._content(block, one.where)
+            elif not located.is_own:
+                self._content(block, located.where)
         turn = Turn.of("assistant", "".join(texts), calls=calls, thoughts=_BETWEEN.join(filter(None, thoughts)))
-        return [_written(turn, [one for one in placed if one.block.signature != UNSIGNED])]
+        return [_written(turn, [located for located in placed if located.block.signature != UNSIGNED])]
 
     def _system(self, placed: Sequence[_Placed]) -> list[Turn]:
         texts: list[str] = []
-        for one in placed:
-            if (change := _CHANGES.get(one.block.type)) is not None:
-                tool = one.definition or (one.block.tool if isinstance(one.block.tool, dict) else {})
+        for located in placed:
+            if (change := _CHANGES.get(located.block.type)) is not None:
+                tool = located.definition or (located.block.tool if isinstance(located.block.tool, dict) else {})
                 texts.append(change.format(tool.get("name") or tool.get("tool_name")))
-                self.added_tools += [one.definition] if one.definition else []
-            elif one.block.type == "text":
-                texts.append(_text(one.block.text, one.where))
+                self.added_tools += [located.definition] if located.definition else []
+            elif located.block.type == "text":
+                texts.append(_text(located.block.text, located.where))
             else:
-                self.foreign.append(one.block.type)
+                self.foreign.append(located.block.type)
         return [_written(Turn.of("system", without_billing(_BETWEEN.join(texts))), placed)]
 
     def _content(self, block: Block | ResultBlock, where: str) -> list[Content]:
@@ -428,8 +430,8 @@ class _Conversation:
                 return []
             case "search_result":
                 head = [block.title, f"({block.source})" if isinstance(block.source, str) else None]
-                found = _joined(block.content, f"{where}.content")
-                return [Text(_lines(" ".join(filter(None, head)), found))]
+                text = _joined(block.content, f"{where}.content")
+                return [Text(_lines(" ".join(filter(None, head)), text))]
             case "tool_reference":
                 # A found tool, which every model has been given anyway.
                 return [Text(f"Tool {block.tool_name} is available.")]
@@ -452,8 +454,8 @@ def _placed(turn: MessageTurn, where: str) -> list[_Placed]:
     if isinstance(turn.content, str):
         return [_Placed(Block(type="text", text=turn.content), f"{where}.content.0")]
     placed = []
-    for place, raw in enumerate(turn.content):
-        path, json = f"{where}.content.{place}", bytes(raw)
+    for index, raw in enumerate(turn.content):
+        path, json = f"{where}.content.{index}", bytes(raw)
         placed.append(_Placed(decoded(raw, Block, path), path, json))
         refuse_turn(json, path)
     return placed
@@ -465,7 +467,7 @@ def _written(turn: Turn, placed: Sequence[_Placed]) -> Turn:
     if not turn.media and (not placed or (len(placed) == 1 and _is_text_alone(placed[0].block))):
         return turn
     # Anthropic refuses blank texts, which agents that were interrupted keep in their histories.
-    said = tuple([_opaque(one) for one in placed if not _is_blank(one.block)])
+    said = tuple([_opaque(located) for located in placed if not _is_blank(located.block)])
     return _with_opaque(turn, said or (Opaque(DIALECT, b""),))
 
 
@@ -474,12 +476,12 @@ def _with_opaque(turn: Turn, opaque: tuple[Opaque, ...]) -> Turn:
     return msgspec.structs.replace(turn.with_opaque(opaque), cache_mark=is_marked)
 
 
-def _opaque(one: _Placed) -> Opaque:
-    block = one.block
-    json = one.json or _encode({"type": "text", "text": block.text})
+def _opaque(located: _Placed) -> Opaque:
+    block = located.block
+    json = located.json or _encode({"type": "text", "text": block.text})
     if block.type == "tool_result" and isinstance(block.content, list) and b"text" in json:
-        given = msgspec.json.decode(json, type=dict[str, Any])
-        json = _encode(given | {"content": [part for part in given["content"] if not _is_blank_part(part)]})
+        tool_result = msgspec.json.decode(json, type=dict[str, Any])
+        json = _encode(tool_result | {"content": [part for part in tool_result["content"] if not _is_blank_part(part)]})
     seal = block.signature or block.data or "" if block.type in _THOUGHTS else ""
     return Opaque(DIALECT, json, block.type, seal)
 

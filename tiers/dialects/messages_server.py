@@ -151,12 +151,12 @@ class MessagesServer(ServerDialect):
         body |= tool_fields(request) | same_fields(request)
         thinking = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, thinking)
-        passed, known = passed_fields(request.passed)
+        passed, passed_names = passed_fields(request.passed)
         added: tuple[str, ...] = ()
         if request.cache_reuse and not is_marked(request):
             mark(body)
             added = (MARK,)
-        dropped = dropped_fields(request, _KNOWN | known)
+        dropped = dropped_fields(request, _KNOWN | passed_names)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
         betas = betas_of(request)
         headers = ((BETAS.encode(), betas.encode()),) if betas else ()
@@ -237,8 +237,8 @@ def betas_of(request: ModelRequest) -> str:
 
 def taken_betas(betas: str) -> str:
     """Return those of the header `anthropic-beta` that Vertex AI takes, by its names."""
-    named = (_BETAS_RENAMED.get(one.strip(), one.strip()) for one in betas.split(","))
-    return ",".join(dict.fromkeys(one for one in named if one and not _BETAS_REFUSED.match(one)))
+    named = (_BETAS_RENAMED.get(beta.strip(), beta.strip()) for beta in betas.split(","))
+    return ",".join(dict.fromkeys(beta for beta in named if beta and not _BETAS_REFUSED.match(beta)))
 
 
 WrittenBlock = Block | msgspec.Raw
@@ -276,7 +276,7 @@ def message_turns(messages: Sequence[Turn], *, controls: bool) -> list[WrittenTu
         elif blocks:
             said = blocks
             turns.append(WrittenTurn(role=role, content=said))
-        turns += [msgspec.json.decode(one, type=WrittenTurn) for one in own] if controls else []
+        turns += [msgspec.json.decode(raw, type=WrittenTurn) for raw in own] if controls else []
     if not turns:
         raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
     last = said[-1] if turns[-1].role == "assistant" else None
@@ -330,15 +330,15 @@ def source_of(block: Media) -> MediaBody:
 
 def same_fields(request: ModelRequest) -> dict[str, Any]:
     """Return the fields of a caller of the same API that go on as they are, but for what its tools were changed to."""
-    given = request.fields_in(DIALECT)
-    tools = edited_tools(given, request.tooling, "input_schema")
-    return tools | {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
+    caller_fields = request.fields_in(DIALECT)
+    tools = edited_tools(caller_fields, request.tooling, "input_schema")
+    return tools | {name: msgspec.Raw(caller_fields[name]) for name in SAME_FIELDS if name in caller_fields}
 
 
 def is_marked(request: ModelRequest) -> bool:
     """Whether the caller has marked what is to be cached."""
-    given = request.fields_in(DIALECT)
-    if MARK in given or any(_MARK in said for said in given.values()):
+    caller_fields = request.fields_in(DIALECT)
+    if MARK in caller_fields or any(_MARK in said for said in caller_fields.values()):
         return True
     if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
         return True
@@ -370,12 +370,12 @@ def _marked(entry: Block | ToolEntry | msgspec.Raw) -> Any:
 def same_thinking(model: str, request: ModelRequest, max_tokens: int) -> dict[str, Any] | None:
     """Return `thinking` and `output_config` of a caller of the same API, with the effort that its server takes; None
     where the model does not take them so: one kind of models takes budgets, the other `adaptive`."""
-    given = request.fields_in(DIALECT)
-    if not {"thinking", "output_config"} & given.keys():
+    caller_fields = request.fields_in(DIALECT)
+    if not {"thinking", "output_config"} & caller_fields.keys():
         return None
     takes_budgets = model.startswith(BUDGET_MODELS)
     fields: dict[str, Any] = {}
-    if (said := given.get("thinking")) is not None:
+    if (said := caller_fields.get("thinking")) is not None:
         asked = msgspec.json.decode(said, type=Thinking)
         if asked.type == "enabled":
             fits = (asked.budget_tokens or 0) < max_tokens or INTERLEAVED in betas_of(request)
@@ -384,7 +384,7 @@ def same_thinking(model: str, request: ModelRequest, max_tokens: int) -> dict[st
         elif asked.type != "disabled" and takes_budgets:
             return None
         fields["thinking"] = msgspec.Raw(said)
-    if (said := given.get("output_config")) is not None:
+    if (said := caller_fields.get("output_config")) is not None:
         effort = request.reasoning_effort
         if takes_budgets and effort is not None and not model.startswith("claude-opus-4-5"):
             return None
@@ -431,11 +431,11 @@ def sampling_fields(request: ModelRequest, thinking: dict[str, Any]) -> dict[str
         asked = msgspec.json.decode(asked, type=Thinking)
     if asked is not None and asked.type in ("enabled", "adaptive"):
         return {}
-    sampling, given = request.sampling, request.given
+    sampling, given_fields = request.sampling, request.given
     fields: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
-    if sampling.temperature != 1.0 or ("temperature" in given and sampling.top_p == 1.0):
+    if sampling.temperature != 1.0 or ("temperature" in given_fields and sampling.top_p == 1.0):
         fields["temperature"] = min(sampling.temperature, 1.0)
-    elif sampling.top_p != 1.0 or "top_p" in given:
+    elif sampling.top_p != 1.0 or "top_p" in given_fields:
         fields["top_p"] = sampling.top_p
     return fields
 
@@ -458,15 +458,15 @@ def dropped_thinking(request: ModelRequest, sent: dict[str, Any]) -> tuple[str, 
 def passed_fields(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the fields for what the caller said of its user and its class of service, and which names these are."""
     fields: dict[str, Any] = {}
-    known: set[str] = set()
+    names: set[str] = set()
     for name in ("user", "safety_identifier"):
         if name in passed and "metadata" not in fields:
             fields["metadata"] = RequestMetadata(user_id=passed[name])
-            known.add(name)
+            names.add(name)
     if (wanted := SERVICE_TIERS.get(passed.get("service_tier", ""))) is not None:
         fields["service_tier"] = wanted
-        known.add("service_tier")
-    return fields, frozenset(known)
+        names.add("service_tier")
+    return fields, frozenset(names)
 
 
 def tool_fields(request: ModelRequest) -> dict[str, Any]:

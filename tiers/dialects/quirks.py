@@ -144,7 +144,7 @@ class ValueEdit(Edit, frozen=True, kw_only=True, tag="value"):
                 if isinstance(value, str):
                     word = value.lower()
                     holder[name] = self.words.get(word, word)
-            elif not self.values or any(type(value) is type(one) and value == one for one in self.values):
+            elif not self.values or any(type(value) is type(listed) and value == listed for listed in self.values):
                 if self.removed:
                     del holder[name]
                     left_out += [field] if self.named else []
@@ -220,12 +220,12 @@ def _edits_of(dialect: Dialect) -> list[tuple[str, dict[str, list[_Headed]], lis
     """Return the edits of a dialect: the path of their objects, the edits of each type that some row names, and those
     of other objects."""
     rows = [edit for edit in client_rows().edits if dialect in edit.dialects]
-    found = []
+    path_edits = []
     for path in dict.fromkeys(path for row in rows for path in row.at):
         edits = _joined([row for row in rows if path in row.at])
         of_kinds = {kind: [_headed(row) for row in edits if row.is_of(kind)] for row in edits for kind in row.kinds}
-        found.append((path, of_kinds, [_headed(row) for row in edits if not row.kinds]))
-    return found
+        path_edits.append((path, of_kinds, [_headed(row) for row in edits if not row.kinds]))
+    return path_edits
 
 
 def _headed(edit: AnyEdit) -> _Headed:

@@ -186,8 +186,8 @@ def _of_errors(said: Any, depth: int) -> Iterator[str]:
     if not depth:
         return
     if isinstance(said, list):
-        for one in said:
-            yield from _of_errors(one, depth - 1)
+        for error in said:
+            yield from _of_errors(error, depth - 1)
         return
     if not isinstance(said, dict):
         return
@@ -241,13 +241,13 @@ _OF_EFFORT = re.compile(r"effort|\blevel\b|thinking", re.IGNORECASE)
 
 def refused_in(body: bytes, error: ErrorObject) -> frozenset[str]:
     """Return what a refusal with this `body`, read as `error`, is about: parameters (`refused_parameters`), lessons."""
-    known = refused_parameters(body, error.words, error.param, error.code)
-    if FORMAT in known:
-        return known
+    parameters = refused_parameters(body, error.words, error.param, error.code)
+    if FORMAT in parameters:
+        return parameters
     lessons = set(lessons_in(error.words, error.param, error.code))
     # A server that lists the values of an effort takes some.
     is_listed = any(name.startswith(f"{_EFFORT}=") for name in lessons)
-    return frozenset((known - {_EFFORT} if is_listed else known) | lessons)
+    return frozenset((parameters - {_EFFORT} if is_listed else parameters) | lessons)
 
 
 def told_limit(words: str) -> str | None:
@@ -319,14 +319,14 @@ def _removed(body: dict[str, Any], path: str) -> bool:
     are removed wherever they may stand. Return whether there was any."""
     *_, last = parts = path.split(".")
     if last == "cache_control":
-        places: tuple[list[str], ...] = (
+        holders: tuple[list[str], ...] = (
             [],
             ["system"],
             ["tools"],
             ["messages", "content"],
             ["messages", "content", "content"],
         )
-        return sum(_remove(body, [*place, last]) for place in places) > 0
+        return sum(_remove(body, [*holder, last]) for holder in holders) > 0
     if last == "output_config" and "format" in body.get(last, {}):
         return body[last].pop("effort", None) is not None
     return _remove(body, parts)
@@ -334,7 +334,7 @@ def _removed(body: dict[str, Any], path: str) -> bool:
 
 def _remove(node: Any, parts: list[str]) -> bool:
     if isinstance(node, list):
-        return sum(_remove(one, parts) for one in node) > 0
+        return sum(_remove(element, parts) for element in node) > 0
     if not isinstance(node, dict) or not parts:
         return False
     first, *rest = parts
@@ -354,8 +354,8 @@ def lessons_in(message: str, param: str | None, code: str | int | None) -> Itera
     for lesson, pattern, other_meaning in _PATTERNS:
         if pattern.search(said) is not None and not (lesson.unless and other_meaning.search(said)):
             yield lesson.name
-    for found in _EXTRA.finditer(said):
-        parts = [part for part in (found[1] or found[2]).split(".") if not part.isdecimal()]
+    for extra in _EXTRA.finditer(said):
+        parts = [part for part in (extra[1] or extra[2]).split(".") if not part.isdecimal()]
         if parts[-1] in EXTRAS:
             yield ".".join(parts)
     if param in SERVICE_FIELDS and param in LEFT_OUT and (code == "unsupported_value" or _THIS_ONE.search(said)):
@@ -369,7 +369,7 @@ def lessons_in(message: str, param: str | None, code: str | int | None) -> Itera
             yield from (f"{_SCHEMAS}{keyword}" for keyword in keywords or (match[1],))
     if _OF_EFFORT.search(f"{said} {param}") is not None and (listed := _VALUES.search(said)) is not None:
         taken = set(re.findall(r"\w+", listed[1].lower()))
-        yield from (f"{_EFFORT}={one}" for one in EFFORTS if one not in taken)
+        yield from (f"{_EFFORT}={effort}" for effort in EFFORTS if effort not in taken)
 
 
 def taught(rules: Rules, refused: frozenset[str]) -> Rules:
@@ -382,7 +382,9 @@ def taught(rules: Rules, refused: frozenset[str]) -> Rules:
     if ANY_FORMAT in refused:
         fields["formats"] = "none"
     if unknown := {name.partition("=")[2] for name in refused if name.startswith(f"{_EFFORT}=")}:
-        fields["efforts"] = tuple(one for one in rules.parameters.efforts or EFFORTS if one not in unknown) or ("none",)
+        fields["efforts"] = tuple(
+            effort for effort in rules.parameters.efforts or EFFORTS if effort not in unknown
+        ) or ("none",)
     return rules.with_fields(fields) if fields else rules
 
 

@@ -80,8 +80,8 @@ def is_expressible(request: ModelRequest) -> bool:
 def is_needed(request: ModelRequest) -> bool:
     """Whether the request loses something as a chat: its reasoning next to tools, or what only this API has."""
     if request.is_in(FORM):
-        given = request.fields_in(FORM)
-        if request.server_tools or any(name in given for name in _NEEDING) or _has_custom_tools(given):
+        caller_fields = request.fields_in(FORM)
+        if request.server_tools or any(name in caller_fields for name in _NEEDING) or _has_custom_tools(caller_fields):
             return True
     elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
@@ -139,10 +139,10 @@ def request_body(
 
 def _same_fields(request: ModelRequest) -> dict[str, Any]:
     """Return what a caller of this API asks for as it is, but for what its server takes in another form."""
-    given = request.fields_in(FORM)
-    fields: dict[str, Any] = {name: msgspec.Raw(given[name]) for name in SAME_FIELDS if name in given}
-    fields |= edited_tools(given, request.tooling, "parameters")
-    fields["reasoning"] = overlaid(given.get("reasoning", b"{}"), effort=request.reasoning_effort)
+    caller_fields = request.fields_in(FORM)
+    fields: dict[str, Any] = {name: msgspec.Raw(caller_fields[name]) for name in SAME_FIELDS if name in caller_fields}
+    fields |= edited_tools(caller_fields, request.tooling, "parameters")
+    fields["reasoning"] = overlaid(caller_fields.get("reasoning", b"{}"), effort=request.reasoning_effort)
     if fields["reasoning"] in (None, b"{}"):
         del fields["reasoning"]
     if request.tooling is not None and "parallel_tool_calls" not in request.given:
@@ -152,8 +152,8 @@ def _same_fields(request: ModelRequest) -> dict[str, Any]:
 
 
 def _include(request: ModelRequest) -> list[str]:
-    given = request.fields_in(FORM).get("include", b"[]")
-    return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(given, type=list[str])]))
+    included = request.fields_in(FORM).get("include", b"[]")
+    return list(dict.fromkeys([SEALED_REASONING, *msgspec.json.decode(included, type=list[str])]))
 
 
 def _asked(request: ModelRequest) -> dict[str, Any]:
@@ -296,14 +296,14 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
     if kind in _TEXTS:
         _answers(tally).update((said.output_index, said.item_id or said.output_index))
         return _refused(blocks.text(text)) if kind == _TEXTS[1] else blocks.text(text), None
-    place = said.item_id or said.output_index
-    if kind == "response.output_text.done" and said.text and not {place, said.output_index} & _answers(tally):
-        _answers(tally).update((said.output_index, place))
+    item_key = said.item_id or said.output_index
+    if kind == "response.output_text.done" and said.text and not {item_key, said.output_index} & _answers(tally):
+        _answers(tally).update((said.output_index, item_key))
         return blocks.text(said.text), None
     if kind == "response.output_text.annotation.added" and said.annotation is not None:
         return [Delta(annotations=[said.annotation])], None
     if kind in _THOUGHTS:
-        _answers(tally).update((said.output_index, place))
+        _answers(tally).update((said.output_index, item_key))
         return blocks.reasoning(text), None
     if kind == "response.reasoning_summary_part.added" and said.summary_index:
         return blocks.reasoning("\n\n"), None
@@ -402,13 +402,13 @@ def _said(error: ErrorObject | str | None) -> ErrorObject | None:
 
 def _answers(tally: Tally) -> set[Any]:
     """The places and ids of items of whose text pieces have come."""
-    found: set[Any] = tally.notes.setdefault("answers", set())
-    return found
+    answered: set[Any] = tally.notes.setdefault("answers", set())
+    return answered
 
 
 def _open(index: int, item: SaidItem, blocks: Blocks) -> Delta:
-    given = arguments_text(item.arguments) or "{}"
-    return blocks.open_call(index, item.call_id or item.id or "", flat_name(item.name or "", item.namespace), given)
+    arguments = arguments_text(item.arguments) or "{}"
+    return blocks.open_call(index, item.call_id or item.id or "", flat_name(item.name or "", item.namespace), arguments)
 
 
 def _closed(index: int, item: SaidItem, blocks: Blocks, tally: Tally) -> list[Delta]:
@@ -437,18 +437,18 @@ def _with_text(said: _Event, data: bytes) -> bytes:
     """The event, with the arguments of its item as a text."""
     if not said.item:
         return data
-    given = bytes(said.item)
+    raw = bytes(said.item)
     text = _block_of(said.item, _decode_item(said.item)).json
-    return data if text == given else data.replace(given, text, 1)
+    return data if text == raw else data.replace(raw, text, 1)
 
 
 def _block_of(raw: msgspec.Raw, item: SaidItem) -> Opaque:
-    given = bytes(raw)
+    encoded = bytes(raw)
     if item.type == "function_call" and isinstance(item.arguments, dict):
         # Clients read the arguments as a text, and some servers give an object.
         arguments = arguments_text(item.arguments)
-        given = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
-    return Opaque(FORM, given, item.type, item.encrypted_content or "")
+        encoded = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
+    return Opaque(FORM, encoded, item.type, item.encrypted_content or "")
 
 
 def _note_billed(index: int, item: SaidItem, tally: Tally) -> None:

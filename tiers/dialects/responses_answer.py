@@ -97,15 +97,15 @@ class ResponseBody:
             return
         if choice.reasoning:
             self.add(self.reasoning_item(choice.reasoning))
-        calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
+        calls = [(index, call) for index, call in enumerate(choice.tool_calls) if call.id or call.name]
         images = image_items(choice, self.id)
         if choice.content or not (calls or choice.refused or images):
             drawn = logprobs_of(choice.logprobs) if self.logprobs else []
             self.add(self.message_item(text_part(choice.content, drawn, choice.annotations), self.status))
         if choice.refused:
             self.add(self.message_item(refusal_part(choice.refusal), self.status))
-        for place, call in calls:
-            self.add(self.call_item(place, call, self.status))
+        for index, call in calls:
+            self.add(self.call_item(index, call, self.status))
         for item in (*images, *self.items_for_server(choice, answered_by)):
             self.add(item)
 
@@ -169,8 +169,8 @@ class ResponseBody:
 
     def _reasoning(self, text: str, seal: str) -> dict[str, Any]:
         parts = [self.reasoning_part(text)] if text else []
-        given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
-        item = {"id": self._item_id("rs"), "type": "reasoning", **given}
+        texts = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
+        item = {"id": self._item_id("rs"), "type": "reasoning", **texts}
         return item | {"encrypted_content": seal} if seal else item
 
     def reasoning_part(self, text: str) -> dict[str, Any]:
@@ -183,23 +183,23 @@ class ResponseBody:
         item_id = self._item_id("msg")
         return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
-    def call_item(self, place: int, call: Call, status: str) -> dict[str, Any]:
+    def call_item(self, index: int, call: Call, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
         tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
         if tool.is_search:
             searched = {"status": status, "call_id": call.id, "execution": "client"}
             said = msgspec.json.decode(call.arguments) if is_object(call.arguments) else {}
-            return {"id": f"tsc_{self.id}_{place}", "type": "tool_search_call", **searched, "arguments": said}
+            return {"id": f"tsc_{self.id}_{index}", "type": "tool_search_call", **searched, "arguments": said}
         custom = tool.is_custom
-        given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
+        call_input = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
         return {
-            "id": f"{'ctc' if custom else 'fc'}_{self.id}_{place}",
+            "id": f"{'ctc' if custom else 'fc'}_{self.id}_{index}",
             "type": "custom_tool_call" if custom else "function_call",
             "status": status,
             "call_id": call.id,
             "name": tool.name,
             **({} if tool.namespace is None else {"namespace": tool.namespace}),
-            **given,
+            **call_input,
         }
 
     def _item_id(self, prefix: str) -> str:
@@ -409,10 +409,10 @@ class ResponseWriter:
             events = b"".join(map(self._show, self._order.put(Piece("text", ""))))
         if self._open is None or self._open.key != "text":
             return events
-        for one in cited:
+        for citation in cited:
             where = {"content_index": 0, "annotation_index": len(self._cited)}
-            events += self._growth("response.output_text.annotation.added", **where, annotation=annotation(one))
-            self._cited.append(one)
+            events += self._growth("response.output_text.annotation.added", **where, annotation=annotation(citation))
+            self._cited.append(citation)
         return events
 
     def _done(self) -> bytes:

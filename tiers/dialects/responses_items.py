@@ -78,12 +78,12 @@ class GivenItems(msgspec.Struct, frozen=True):
 
 def given_items(body: bytes) -> GivenItems:
     """Return what a request, whose form has been checked, gave. Raises `BadRequestError`."""
-    given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    said = msgspec.json.decode(given["input"])
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    said = msgspec.json.decode(raw["input"])
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
-    refuse_turn(bytes(given["input"]), "input")
-    refuse_turn(bytes(given.get("tools", b"null")), "tools")
-    fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
+    refuse_turn(bytes(raw["input"]), "input")
+    refuse_turn(bytes(raw.get("tools", b"null")), "tools")
+    fields = {name: bytes(raw[name]) for name in _FIELDS if name in raw and bytes(raw[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = _others(tools, items)
     lost = tuple(name for name in _LOST_ELSEWHERE if name in fields)
@@ -101,16 +101,16 @@ _ID_PREFIXES = {
 
 
 def input_items(
-    given: str | list[Item], request_id: str, said: list[dict[str, Any]] | None = None
+    request_input: str | list[Item], request_id: str, said: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """The items of a request as they are stored and listed, each with an id. `said`: the same items as they were."""
-    items = [Item(role="user", content=given)] if isinstance(given, str) else given
+    items = [Item(role="user", content=request_input)] if isinstance(request_input, str) else request_input
     ids = [item.id or f"{_ID_PREFIXES.get(item.type, 'itm')}_{request_id}_{n}" for n, item in enumerate(items)]
     shown = [_listed_item(item, item_id) for item, item_id in zip(items, ids, strict=True)]
     if said is None:
         return shown
     # What a server with this API is to get again is stored whole.
-    return [old | new if isinstance(given, list) else new for old, new in zip(said, shown, strict=True)]
+    return [old | new if isinstance(request_input, list) else new for old, new in zip(said, shown, strict=True)]
 
 
 def _listed_item(item: Item, item_id: str) -> dict[str, Any]:
@@ -151,15 +151,15 @@ class ItemIds:
 
     def of(self, item_id: str) -> str:
         """Return our id of the item that the server calls `item_id`."""
-        if (known := self._ids.get(item_id)) is None:
+        if (own_id := self._ids.get(item_id)) is None:
             prefix = item_id.partition("_")[0]
             prefix = prefix if _PREFIX.match(prefix) else "itm"
             number = self._numbers[prefix]
             self._numbers[prefix] += 1
-            known = self._ids[item_id] = (
+            own_id = self._ids[item_id] = (
                 f"{prefix}_{self._response_id}-{number}" if number else f"{prefix}_{self._response_id}"
             )
-        return known
+        return own_id
 
     def with_own_id(self, item: dict[str, Any]) -> dict[str, Any]:
         return item | {"id": self.of(str(item["id"]))} if item.get("id") else item
@@ -202,7 +202,7 @@ def asks_for_compaction(body: ResponsesRequest) -> bool:
 def compacting(body: ResponsesRequest) -> ResponsesRequest:
     """The request whose answer is the summary of the conversation in `body`."""
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
-    said = [*(one for one in items if one.type in _READ), Item(role="user", content=_PROMPT)]
+    said = [*(item for item in items if item.type in _READ), Item(role="user", content=_PROMPT)]
     tools = [tool for tool in body.tools or () if is_callers(tool.type, tool.execution)]
     choice = "none" if tools else None
     return msgspec.structs.replace(body, input=said, tools=tools or None, tool_choice=choice, text=None, include=None)
@@ -231,30 +231,30 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
         elif (tool.type, tool.name) not in names:
             names.add((tool.type, tool.name))
             tools.append(tool)
-    given = [item for item in body.input if item.type != TOOLS]
-    if not keeps_own and (others := [item for item in given if not _is_providers(item)]):
+    kept = [item for item in body.input if item.type != TOOLS]
+    if not keeps_own and (others := [item for item in kept if not _is_providers(item)]):
         # Whatever a tool of OpenAI's found is in the text after it.
-        left_out |= dict.fromkeys(f"input.{item.type}" for item in given if _is_providers(item))
-        given = others
-    items = list(map(opened, given))
+        left_out |= dict.fromkeys(f"input.{item.type}" for item in kept if _is_providers(item))
+        kept = others
+    items = list(map(opened, kept))
     return msgspec.structs.replace(body, input=items, tools=tools or None), list(left_out)
 
 
-def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenItems:
+def as_sent(original: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenItems:
     """What a server with this API gets instead of such items, in the same places as those of the request."""
-    if not any(item.get("type") == TOOLS or item.get("type") in COMPACTION for item in given.items):
-        return given
-    found = given.tools
-    names = {(tool.get("type"), tool.get("name")) for tool in found}
-    for item in given.items:
+    if not any(item.get("type") == TOOLS or item.get("type") in COMPACTION for item in original.items):
+        return original
+    sent_tools = original.tools
+    names = {(tool.get("type"), tool.get("name")) for tool in sent_tools}
+    for item in original.items:
         for tool in item.get("tools") or () if item.get("type") == TOOLS else ():
             if (tool.get("type"), tool.get("name")) not in names:
                 names.add((tool.get("type"), tool.get("name")))
-                found.append(tool)
-    own = _others(found, given.items)
-    fields = given.opaque.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
-    items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
-    return GivenItems(items, msgspec.structs.replace(given.opaque, fields=fields, server_tools=own))
+                sent_tools.append(tool)
+    own = _others(sent_tools, original.items)
+    fields = original.opaque.fields | ({"tools": msgspec.json.encode(sent_tools)} if tools else {})
+    items = [opened_data(item) for item in original.items if item.get("type") != TOOLS]
+    return GivenItems(items, msgspec.structs.replace(original.opaque, fields=fields, server_tools=own))
 
 
 def _is_providers(item: Item) -> bool:

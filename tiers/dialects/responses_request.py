@@ -67,15 +67,15 @@ _json = partial(json.dumps, ensure_ascii=False)
 
 
 def read_responses(
-    body: ResponsesRequest, earlier: Sequence[Item] = (), given: GivenItems | None = None, before: Sequence[Any] = ()
+    body: ResponsesRequest, earlier: Sequence[Item] = (), sent: GivenItems | None = None, before: Sequence[Any] = ()
 ) -> ReadRequest:
     """Return what a request asks for. `earlier`: the conversation of `previous_response_id`, and `before` its items as
-    data; `given`: the items of `body`, for servers with this API. Raises `BadRequestError`."""
+    data; `sent`: the items of `body`, for servers with this API. Raises `BadRequestError`."""
     _check(body)
-    turns = _turns(body, earlier, given, before)
+    turns = _turns(body, earlier, sent, before)
     logprobs = wants_logprobs(body)
-    own = () if given is None else given.opaque.server_tools
-    callers = [tool for tool in body.tools or () if given is None or is_callers(tool.type, tool.execution)]
+    own = () if sent is None else sent.opaque.server_tools
+    callers = [tool for tool in body.tools or () if sent is None or is_callers(tool.type, tool.execution)]
     choice = body.tool_choice
     is_own = not isinstance(choice, str | None) and choice.type in (*own, "allowed_tools")
     if own and (is_own or not callers):
@@ -99,7 +99,7 @@ def read_responses(
         service_tier=body.service_tier,
         explicit=tuple([name for name in _EXPLICIT if explicit.get(name) is not None]),
         passed=_service_fields(body),
-        opaque=None if given is None else given.opaque,
+        opaque=None if sent is None else sent.opaque,
         wants_opaque=bool(body.tools) and SEALED_REASONING in (body.include or ()),
         store=body.store is not False,
         metadata=body.metadata,
@@ -162,21 +162,19 @@ def _format(form: TextFormat | None) -> dict[str, Any] | None:
     return {"type": form.type, "json_schema": schema}
 
 
-def _turns(
-    body: ResponsesRequest, earlier: Sequence[Item], given: GivenItems | None, before: Sequence[Any]
-) -> "_Turns":
-    turns = _Turns(keeps_items=given is not None)
+def _turns(body: ResponsesRequest, earlier: Sequence[Item], sent: GivenItems | None, before: Sequence[Any]) -> "_Turns":
+    turns = _Turns(keeps_items=sent is not None)
     if body.instructions is not None:
         turns.add_part("system", "instructions", body.instructions)
     if not (body.input or earlier):
         raise BadRequestError("input is empty: give a text or at least one item.", "input", "empty_array")
-    for place, item in enumerate(earlier):
-        turns.add(item, "previous_response_id", None if given is None else before[place])
+    for index, item in enumerate(earlier):
+        turns.add(item, "previous_response_id", None if sent is None else before[index])
     if isinstance(body.input, str):
-        turns.add_part("user", "input", body.input, () if given is None else _opaque(given.items[0]))
+        turns.add_part("user", "input", body.input, () if sent is None else _opaque(sent.items[0]))
     else:
-        for place, item in enumerate(body.input):
-            turns.add(item, f"input[{place}]", None if given is None else given.items[place])
+        for index, item in enumerate(body.input):
+            turns.add(item, f"input[{index}]", None if sent is None else sent.items[index])
     turns.end()
     return turns
 
@@ -408,7 +406,7 @@ def _content(content: str | Sequence[Part] | None, where: str, role: str) -> str
         return content or ""
     # Only turns of the system and the user may have marks.
     has_marks = role in ("system", "user")
-    return [_part(part, f"{where}[{place}]", has_marks=has_marks) for place, part in enumerate(content)]
+    return [_part(part, f"{where}[{index}]", has_marks=has_marks) for index, part in enumerate(content)]
 
 
 def _part(part: Part, where: str, *, has_marks: bool) -> Content:

@@ -79,7 +79,7 @@ def tooling_of(
 def shown_tool(tool: ResponseTool) -> dict[str, Any]:
     """The tool as a Response repeats it."""
     if tool.type == NAMESPACE:
-        inner = [_shown(one) for one in tool.tools or ()]
+        inner = [_shown(inner_tool) for inner_tool in tool.tools or ()]
         return {"type": NAMESPACE, "name": tool.name, "description": tool.description, "tools": inner}
     return _shown(tool)
 
@@ -95,13 +95,13 @@ def shown_choice(choice: str | ToolChoice | None) -> str | dict[str, Any]:
 
 def _flat(tools: Sequence[ResponseTool]) -> Iterator[tuple[NamespacedTool, str | None, str, str]]:
     """Every tool with its namespace, what is said of that (by its first tool), and its place."""
-    for place, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         if tool.type != NAMESPACE:
-            yield tool, None, "", f"tools[{place}]"
+            yield tool, None, "", f"tools[{index}]"
             continue
         about = tool.description or ""
-        for inner_place, inner in enumerate(tool.tools or ()):
-            yield inner, tool.name, about, f"tools[{place}].tools[{inner_place}]"
+        for inner_index, inner in enumerate(tool.tools or ()):
+            yield inner, tool.name, about, f"tools[{index}].tools[{inner_index}]"
             about = ""
 
 
@@ -132,7 +132,7 @@ def _named(choice: ToolChoice) -> Iterator[tuple[str, bool, str]]:
     Raises `BadRequestError`."""
     placed: list[tuple[ChosenTool, str]] = [(choice, "tool_choice")]
     if choice.type == "allowed_tools":
-        placed = [(tool, f"tool_choice.tools[{place}]") for place, tool in enumerate(choice.tools or ())]
+        placed = [(tool, f"tool_choice.tools[{index}]") for index, tool in enumerate(choice.tools or ())]
         if not placed:
             raise BadRequestError(
                 "tool_choice of the type allowed_tools needs tools.", "tool_choice.tools", "missing_required_parameter"
@@ -152,8 +152,8 @@ def _shown(tool: NamespacedTool) -> dict[str, Any]:
     if tool.type == CUSTOM:
         form: dict[str, Any] = {"type": "text"}
         if tool.format is not None:
-            given = {name: getattr(tool.format, name) for name in tool.format.__struct_fields__}
-            form = {name: value for name, value in given.items() if value is not None}
+            fields = {name: getattr(tool.format, name) for name in tool.format.__struct_fields__}
+            form = {name: value for name, value in fields.items() if value is not None}
         return {"type": CUSTOM, "name": tool.name, "description": tool.description, "format": form}
     if tool.type == SEARCH:
         names: tuple[str, ...] = ("type", "execution", "description", "parameters")

@@ -215,9 +215,9 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "parameters": ParameterRules,
     "thinking": ThoughtRules,
 }
-_FIELDS = {one.name: _Field("", one.type) for one in msgspec.structs.fields(Rules) if one.name not in _PARTS} | {
-    one.name: _Field(part, one.type) for part, kind in _PARTS.items() for one in msgspec.structs.fields(kind)
-}
+_FIELDS = {
+    field.name: _Field("", field.type) for field in msgspec.structs.fields(Rules) if field.name not in _PARTS
+} | {field.name: _Field(part, field.type) for part, kind in _PARTS.items() for field in msgspec.structs.fields(kind)}
 
 
 def typed_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,10 +350,10 @@ def optional_fields(request: ModelRequest) -> list[str]:
     return [*names, *request.passed] if request.passed else names
 
 
-def dropped_fields(request: ModelRequest, known: frozenset[str]) -> tuple[str, ...]:
-    """Return the names of those that are set and not among `known`."""
+def dropped_fields(request: ModelRequest, known_fields: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of those that are set and not among `known_fields`."""
     names = optional_fields(request)
-    return tuple([name for name in names if name not in known]) if names else ()
+    return tuple([name for name in names if name not in known_fields]) if names else ()
 
 
 FORWARDED = server_rows().forwarded_fields()
@@ -380,13 +380,13 @@ def unserved(extra: dict[str, Any], available: Collection[str]) -> str | None:
 
 def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Return `body` with the fields of `more` that it does not have; of objects in both, the members."""
-    found = dict(body)
+    merged = dict(body)
     for name, value in more.items():
-        given = found.get(name)
-        if isinstance(given, msgspec.Struct):
-            given = msgspec.to_builtins(given)
-        if isinstance(given, dict) and isinstance(value, dict):
-            found[name] = value | given
+        existing = merged.get(name)
+        if isinstance(existing, msgspec.Struct):
+            existing = msgspec.to_builtins(existing)
+        if isinstance(existing, dict) and isinstance(value, dict):
+            merged[name] = value | existing
         else:
-            found.setdefault(name, value)
-    return found
+            merged.setdefault(name, value)
+    return merged

@@ -39,18 +39,18 @@ class SealRegistry:
     def note(self, seal: str, server_model: str) -> None:
         """Note that `server_model` sealed reasoning with `seal` now; a seal that is another's stays so."""
         digest = _digest(seal)
-        known = self._servers.pop(digest, None)
-        self._servers[digest] = server_model if known is None else known[0], self._clock()
+        noted = self._servers.pop(digest, None)
+        self._servers[digest] = server_model if noted is None else noted[0], self._clock()
         if len(self._servers) > self._most:
             del self._servers[next(iter(self._servers))]
 
     def may_read(self, seal: str, server_model: str, *, is_only: bool) -> bool:
         """Whether `server_model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
         its turn is known as the model's."""
-        known = self._servers.get(_digest(seal))
-        if known is None or known[1] < self._clock() - self._seconds:
+        noted = self._servers.get(_digest(seal))
+        if noted is None or noted[1] < self._clock() - self._seconds:
             return is_only
-        return known[0] == server_model
+        return noted[0] == server_model
 
     def _readable(self, message: Turn, dialect: Dialect | None, server_model: str, *, is_only: bool) -> Turn:
         """Return a turn as `server_model` gets it: in `dialect` at most, without reasoning that another model made."""
@@ -58,7 +58,7 @@ class SealRegistry:
             return message
         said = message.written(dialect)
         is_own = message.answered_by == server_model if message.answered_by else is_only
-        own = [one for one in said if not one.seal or self.may_read(one.seal, server_model, is_only=is_own)]
+        own = [block for block in said if not block.seal or self.may_read(block.seal, server_model, is_only=is_own)]
         if len(own) < len(said) and dialect == "gemini":
             # Gemini's seals are on the calls themselves, so the turn is said again without them.
             own = []
@@ -84,10 +84,10 @@ class SealRegistry:
         if messages is not None:
             own, left = _owned(messages, server_model, is_only=is_only_server, is_own=is_own)
             read = (self._readable(message, dialect.form, server_model, is_only=is_only_of_api) for message in own)
-            given, messages = messages, dialect.own_turns(list(read))
+            original, messages = messages, dialect.own_turns(list(read))
             lost = tuple(dict.fromkeys(
-                name for place, names in left.items() for name in names
-                if name != THOUGHTS or not _is_as_written(given[place], messages[place], dialect.form)
+                name for index, names in left.items() for name in names
+                if name != THOUGHTS or not _is_as_written(original[index], messages[index], dialect.form)
             ))  # fmt: skip
         opaque = request.opaque if request.is_in(dialect.form) else None
         return msgspec.structs.replace(request, messages=messages, opaque=opaque), lost
@@ -115,23 +115,23 @@ def _owned(
     the names of what the caller gave and is left out, by the place of the turn."""
     read: list[Turn] = []
     left: dict[int, list[str]] = {}
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.is_plain:
             read.append(message)
         elif (message.answered_by == server_model) if message.answered_by else is_only:
             read.append(with_recalled(message))
         else:
             may_read = is_own and not message.answered_by
-            left[place] = [name for name in opaque_names(message) if not (may_read and name == THOUGHTS)]
+            left[index] = [name for name in opaque_names(message) if not (may_read and name == THOUGHTS)]
             thoughts = [block for block in message.blocks if isinstance(block, Thought) and may_read]
             bare = without_opaque(message)
             read.append(bare.with_blocks([*thoughts, *bare.blocks]) if thoughts else bare)
     return read, left
 
 
-def _is_as_written(given: Turn, read: Turn, dialect: Dialect | None) -> bool:
+def _is_as_written(original: Turn, read: Turn, dialect: Dialect | None) -> bool:
     """Whether a server of this dialect gets a turn as its caller wrote it there, with its thoughts."""
-    said = given.written(dialect)
+    said = original.written(dialect)
     return read.written(dialect) == said and any(block.json for block in said)
 
 

@@ -88,13 +88,13 @@ def _stated(body: bytes) -> ErrorObject:
     tables: list[dict[str, Any]] = []
     while isinstance(inner, list | dict) and inner:
         if isinstance(inner, list):
-            inner = "; ".join(inner) if all(isinstance(one, str) for one in inner) else inner[0]
+            inner = "; ".join(inner) if all(isinstance(text, str) for text in inner) else inner[0]
             continue
         # Gateways spell one name in several ways.
         table = {name.lower(): value for name, value in inner.items()}
         tables.insert(0, table)
         named = (table.get(name) for name in _WITHIN)
-        within = next((one for one in named if one and isinstance(one, dict | list)), None)
+        within = next((envelope for envelope in named if envelope and isinstance(envelope, dict | list)), None)
         if within is None:
             break
         inner = within
@@ -102,26 +102,26 @@ def _stated(body: bytes) -> ErrorObject:
         tables.insert(0, {"message": str(inner)})
     proper = tables[0]
     message, param = _worded(tables, inner), proper.get("param")
-    more, place = proper.get("metadata"), proper.get("loc", proper.get("field"))
-    if isinstance(place, list | str) and place:
-        param = place if isinstance(place, str) else ".".join(str(part) for part in place if part != "body")
+    more, location = proper.get("metadata"), proper.get("loc", proper.get("field"))
+    if isinstance(location, list | str) and location:
+        param = location if isinstance(location, str) else ".".join(str(part) for part in location if part != "body")
         message = f"{message} ({param})"
     if isinstance(more, dict) and more.get("raw"):
         # OpenRouter's: the words of the provider behind it.
         message += f" ({more['raw']})"
-    code = next((one[name] for one in tables for name in _CODES if isinstance(one.get(name), str | int)), None)
-    kind = next((one[name] for one in tables for name in _KINDS if isinstance(one.get(name), str)), None)
+    code = next((table[name] for table in tables for name in _CODES if isinstance(table.get(name), str | int)), None)
+    kind = next((table[name] for table in tables for name in _KINDS if isinstance(table.get(name), str)), None)
     return ErrorObject(message, kind, param if isinstance(param, str) else None, code, seconds)
 
 
 def _repeated(error: ErrorObject) -> ErrorObject | None:
     """Return the error that a message ends with as Python shows a dict: gateways write so what their client raised.
     What it leaves out is that of `error`. None for a message that is none of these."""
-    found = _REPR.search(error.message)
-    if found is None or len(error.message) > _MOST_OF_REPR:
+    match = _REPR.search(error.message)
+    if match is None or len(error.message) > _MOST_OF_REPR:
         return None
     try:
-        value = ast.literal_eval(error.message[found.end() :])
+        value = ast.literal_eval(error.message[match.end() :])
         table = value[0] if isinstance(value, list) else value
         if not ("error" in table or "error" in (table.get("object"), table.get("type"))):
             return None
@@ -161,8 +161,8 @@ def _texts(node: Any, depth: int) -> Iterator[str]:
     if isinstance(node, str):
         yield from (node,) if node else ()
     elif depth and isinstance(node, list):
-        for one in node[:_MOST_DEPTH]:
-            yield from _texts(one, depth - 1)
+        for element in node[:_MOST_DEPTH]:
+            yield from _texts(element, depth - 1)
     elif depth and isinstance(node, dict):
         field = node.get("field", node.get("name"))
         for name, value in node.items():
@@ -177,7 +177,7 @@ def _text_of(body: bytes) -> str:
     text = body.decode("utf-8", errors="replace").strip()
     if not text.startswith("<"):
         return text[:_MOST_TEXT].strip()
-    found = hidden = ""
+    page_text = hidden = ""
     for piece in text.split("<"):
         tag, _, said = piece.partition(">")
         name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
@@ -186,19 +186,19 @@ def _text_of(body: bytes) -> str:
         elif name in ("script", "style"):
             hidden = name
         said = " ".join(unescape(said).split())
-        if said and not hidden and said not in found:
-            found += f" - {said}" if found else said
-        if len(found) > _MOST_OF_PAGE:
+        if said and not hidden and said not in page_text:
+            page_text += f" - {said}" if page_text else said
+        if len(page_text) > _MOST_OF_PAGE:
             break
-    return found[:_MOST_OF_PAGE] or text[:_MOST_OF_PAGE]
+    return page_text[:_MOST_OF_PAGE] or text[:_MOST_OF_PAGE]
 
 
 def _stated_wait(node: Any, depth: int) -> float | None:
     """Return the seconds that a field of an error's envelope gives until the next try; None without any. What else
     there is may repeat the request."""
     if isinstance(node, list):
-        found = [_stated_wait(one, depth) for one in node[:_MOST_DEPTH]]
-        return next((seconds for seconds in found if seconds is not None), None)
+        waits = [_stated_wait(element, depth) for element in node[:_MOST_DEPTH]]
+        return next((seconds for seconds in waits if seconds is not None), None)
     if not isinstance(node, dict) or not depth:
         return None
     for name, value in node.items():
@@ -243,7 +243,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
         return _seconds_until(exact, is_milliseconds=True)
     if not stated:
         named = ((name.lower().partition("retry-after"), value) for name, value in headers.items())
-        stated, unit = next(((value, unit) for (_, found, unit), value in named if found), ("", ""))
+        stated, unit = next(((value, unit) for (_, retry_after, unit), value in named if retry_after), ("", ""))
         if unit == "-ms":
             return _seconds_until(stated, is_milliseconds=True)
     # Of two headers with one name the first counts.
@@ -254,16 +254,16 @@ def parse_reset(headers: Mapping[str, str]) -> float | None:
     """Return the seconds until a limit is lifted, as headers of rate limits say it (`x-ratelimit-reset-requests`,
     `anthropic-ratelimit-tokens-reset`, `ratelimit-reset`, …): of those limits of which nothing remains, or that do not
     say what remains. None without any."""
-    found: list[float] = []
+    waits: list[float] = []
     for name, value in headers.items():
         name = name.lower()
         if "ratelimit" in name.replace("-", "") and "reset" in name:
             remaining = headers.get(name.replace("reset", "remaining"), "0").strip()
             if remaining in ("", "0") and (seconds := _seconds_until(value.strip())):
-                found.append(seconds)
+                waits.append(seconds)
         elif name == "ratelimit":
-            found += [float(seconds) for seconds in _LIMITED.findall(value)]
-    return min(max(found), MAX_RETRY_AFTER_SECONDS) if found else None
+            waits += [float(seconds) for seconds in _LIMITED.findall(value)]
+    return min(max(waits), MAX_RETRY_AFTER_SECONDS) if waits else None
 
 
 # The field of the draft "RateLimit header fields for HTTP", in its two forms.
@@ -275,8 +275,8 @@ _LEAST_TIME = 1_000_000_000.0
 def _seconds_until(stated: str, *, is_milliseconds: bool = False) -> float | None:
     """Return the seconds that a text says: a duration, a number, or a time in any usual form; None for no such text."""
     try:
-        if stated and (found := _DURATION.fullmatch(stated)) is not None:
-            return _seconds_of(found)
+        if stated and (duration := _DURATION.fullmatch(stated)) is not None:
+            return _seconds_of(duration)
         if not stated.replace(".", "", 1).isdigit():
             is_iso = stated[:4].isdigit() and stated[4:5] == "-"
             when = datetime.fromisoformat(stated) if is_iso else parsedate_to_datetime(stated)
@@ -298,12 +298,12 @@ def _bounded(stated: str, *, is_milliseconds: bool) -> float:
 
 def wait_in(message: str) -> float | None:
     """Return the seconds after which an error's message asks to try again, at most `MAX_RETRY_AFTER_SECONDS`."""
-    found = WAIT_IN_WORDS.search(message)
-    return None if found is None or not any(found.groups()) else _seconds_of(found)
+    match = WAIT_IN_WORDS.search(message)
+    return None if match is None or not any(match.groups()) else _seconds_of(match)
 
 
 def _seconds_of(duration: re.Match[str]) -> float:
-    hours, minutes, seconds, milliseconds = (float(one or 0) for one in duration.groups())
+    hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
     return min(hours * 3600 + minutes * 60 + seconds + milliseconds / 1000, MAX_RETRY_AFTER_SECONDS)
 
 

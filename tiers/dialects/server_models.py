@@ -49,7 +49,7 @@ def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
         for entry in tables
         if isinstance(entry, dict) and not entry.get("parent")
     ]
-    models = [ServerModel(name, _context(one), published_output(one)) for name, one in named if name is not None]
+    models = [ServerModel(name, _context(entry), published_output(entry)) for name, entry in named if name is not None]
     usable = [model for model in models if is_name(model.name)]
     if len(usable) < len(models):
         log.warning(
@@ -82,7 +82,7 @@ def _first_count(entry: Mapping[str, Any], inner: Sequence[str], fields: Sequenc
             value = float(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if (found := context_of(value)) is not None:
-            return found
+        if (count := context_of(value)) is not None:
+            return count
     tables = (entry[name] for name in inner if isinstance(entry.get(name), dict))
-    return next((found for table in tables if (found := _first_count(table, inner, fields)) is not None), None)
+    return next((count for table in tables if (count := _first_count(table, inner, fields)) is not None), None)

@@ -98,8 +98,8 @@ class _TritonServer(ServerDialect):
             return f"describes its model {self._remote.model!r} as nothing that KServe's protocol knows: {error}"
         infers = self._remote.whole_path == "infer"
         lacking = {
-            "inputs": set(self._asked if infers else self.needed) - {one.name for one in told.inputs},
-            "outputs": set(_INFERRED if infers else _INFERRED[:1]) - {one.name for one in told.outputs},
+            "inputs": set(self._asked if infers else self.needed) - {tensor.name for tensor in told.inputs},
+            "outputs": set(_INFERRED if infers else _INFERRED[:1]) - {tensor.name for tensor in told.outputs},
         }
         lacks = [f"{kind} {', '.join(sorted(names))}" for kind, names in lacking.items() if names]
         if not lacks:

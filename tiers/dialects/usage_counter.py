@@ -268,7 +268,7 @@ class Tally:
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
             if delta.annotations is not None:
-                self._beside += sum([len(one.url) + len(one.title) for one in delta.annotations])
+                self._beside += sum([len(citation.url) + len(citation.title) for citation in delta.annotations])
         if self._covered:
             if len(self._spoken) < self.n:
                 self._note_spoken()
@@ -279,9 +279,9 @@ class Tally:
 
     def _called(self, call: ToolCallDelta) -> ToolCallDelta:
         """Return a call by its tool's name, where the model has put words of its template around it."""
-        if call.name in self.tool_names or (found := _AROUND.fullmatch(call.name)) is None:
+        if call.name in self.tool_names or (match := _AROUND.fullmatch(call.name)) is None:
             return call
-        return msgspec.structs.replace(call, name=found[1]) if found[1] in self.tool_names else call
+        return msgspec.structs.replace(call, name=match[1]) if match[1] in self.tool_names else call
 
     def ended(self, *, marked: bool) -> list[Delta]:
         """Return the last deltas of the choices that have ended. `marked`: the server said that the answer is whole, so
@@ -333,8 +333,8 @@ class Tally:
     def _count_logprobs(self, delta: Delta) -> None:
         if not self.scored:
             delta.logprobs = None
-        for one in delta.logprobs or ():
-            self._beside += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
+        for token in delta.logprobs or ():
+            self._beside += LOGPROB_BYTES * (1 + len(token.top)) + len(token.token)
 
     def usage(self) -> Usage:
         """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token,
@@ -344,34 +344,34 @@ class Tally:
         billed instead. Nothing is used before the request is sent.
         """
         if self.further:
-            return Usage.total([self._usage(), *(one.usage() for one in self.further)])
+            return Usage.total([self._usage(), *(tally.usage() for tally in self.further)])
         return self._usage()
 
     def _usage(self) -> Usage:
         if not self.sent:
             return Usage()
-        known = self.reported or Usage(prompt_tokens=self.prompt_tokens)
+        usage = self.reported or Usage(prompt_tokens=self.prompt_tokens)
         if self._text:
             reasoning = _tokens(self._reasoning)
-            unreported = min(reasoning + _tokens(self._text), max(0, self._limit - known.completion_tokens))
-            known = msgspec.structs.replace(
-                known,
-                completion_tokens=known.completion_tokens + unreported,
-                reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
+            unreported = min(reasoning + _tokens(self._text), max(0, self._limit - usage.completion_tokens))
+            usage = msgspec.structs.replace(
+                usage,
+                completion_tokens=usage.completion_tokens + unreported,
+                reasoning_tokens=usage.reasoning_tokens + min(reasoning, unreported),
             )
-        if known.completion_tokens < least_tokens(self._size):
+        if usage.completion_tokens < least_tokens(self._size):
             own = min(math.ceil(self._size / BYTES_PER_TOKEN), self._limit)
-            known = msgspec.structs.replace(known, completion_tokens=own)
+            usage = msgspec.structs.replace(usage, completion_tokens=own)
         if self.extras:
-            known = msgspec.structs.replace(known, extras=dict(self.extras))
+            usage = msgspec.structs.replace(usage, extras=dict(self.extras))
         if self.is_settled:
-            return known
-        hidden = min(self.hidden, max(0, self._limit - known.completion_tokens))
+            return usage
+        hidden = min(self.hidden, max(0, self._limit - usage.completion_tokens))
         return msgspec.structs.replace(
-            known,
-            completion_tokens=known.completion_tokens + hidden,
-            reasoning_tokens=known.reasoning_tokens + hidden,
-            cost_usd=0.0 if hidden or not self.is_counted else known.cost_usd,
+            usage,
+            completion_tokens=usage.completion_tokens + hidden,
+            reasoning_tokens=usage.reasoning_tokens + hidden,
+            cost_usd=0.0 if hidden or not self.is_counted else usage.cost_usd,
             estimated=True,
         )
 
@@ -506,8 +506,8 @@ class HiddenThoughts:
             return
         own, shown = tally.own_count
         hidden = max(counted.reasoning_tokens - shown, counted.completion_tokens - 2 * own, 0) / tally.n
-        known = self._counted.setdefault(request.reasoning_effort, deque(maxlen=REMEMBERED))
-        known.append(_Counted(hidden, counted.completion_tokens / tally.n, seconds))
+        answers = self._counted.setdefault(request.reasoning_effort, deque(maxlen=REMEMBERED))
+        answers.append(_Counted(hidden, counted.completion_tokens / tally.n, seconds))
 
     def estimate(
         self, request: GenerationRequest, tally: Tally, hides: HidesThoughts, seconds: float, *, bills_on: bool
@@ -518,12 +518,12 @@ class HiddenThoughts:
         if counted is not None and tally.has_answered and tally.is_counted:
             # The server counts with every event, thoughts included.
             return 0
-        known = self._counted.get(request.reasoning_effort)
-        if known:
-            tokens = sum(one.hidden for one in known) / len(known)
-            most = max(one.hidden for one in known)
-            spent = sum(one.seconds for one in known)
-            speed = min(MOST_SPEED, sum(one.tokens for one in known) / spent) if spent else MOST_SPEED
+        answers = self._counted.get(request.reasoning_effort)
+        if answers:
+            tokens = sum(answer.hidden for answer in answers) / len(answers)
+            most = max(answer.hidden for answer in answers)
+            spent = sum(answer.seconds for answer in answers)
+            speed = min(MOST_SPEED, sum(answer.tokens for answer in answers) / spent) if spent else MOST_SPEED
         else:
             tokens = most = _usual(request, hides)
             speed = USUAL_SPEED

@@ -125,22 +125,22 @@ def _value(text: str, start: int, marks: ArgumentMarks, is_text: bool | None, fo
             continue
         if not raw:
             return _literal(text, begin.end(), close, following)
-        found = re.compile(rf"(?P<value>(?s:.*?)){_after(close)}{following}").match(text, begin.end())
-        if found is not None:
+        match = re.compile(rf"(?P<value>(?s:.*?)){_after(close)}{following}").match(text, begin.end())
+        if match is not None:
             is_string = as_text and (not same or is_text is not False)
-            return found["value"] if is_string else _parsed(found["value"]), found.end()
+            return match["value"] if is_string else _parsed(match["value"]), match.end()
     return None
 
 
 def _literal(text: str, start: int, close: str, following: str) -> tuple[Any, int] | None:
     """A value as JSON or Python writes it: it ends where it can be read and the mark follows."""
-    for found in re.compile(rf"{_pattern(close)}{following}").finditer(text, start):
-        said = text[start : found.start()].strip()
+    for match in re.compile(rf"{_pattern(close)}{following}").finditer(text, start):
+        said = text[start : match.start()].strip()
         try:
-            return json.loads(said), found.end()
+            return json.loads(said), match.end()
         except (ValueError, RecursionError):
             if (value := _python(said)) is not None:
-                return value[0], found.end()
+                return value[0], match.end()
     return None
 
 

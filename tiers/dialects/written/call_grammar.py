@@ -36,7 +36,7 @@ def marked_arguments(
         return " ".join(whole[key] if key in needed else f"{whole[key]}?" for key in stated), rules
     first = [key for key in stated if key in needed] or list(stated)[:1]
     others = [key for key in stated if key not in first]
-    listed = " ".join([whole[key] if place == 0 else parts[key] for place, key in enumerate(first)])
+    listed = " ".join([whole[key] if index == 0 else parts[key] for index, key in enumerate(first)])
     more = " ".join(f"{parts[key]}?" for key in others)
     return (f"{listed} {more}" if needed or not stated else f"({listed} {more})?"), rules
 
@@ -53,11 +53,11 @@ def _argument(
     stated = value if isinstance(value, dict) else {}
     lead = f"{markup(marks.key_open)} {json.dumps(key, ensure_ascii=False)}"
     choices: list[Any] = [stated["const"]] if "const" in stated else stated.get("enum") or []
-    is_text = stated.get("type") == "string" or (bool(choices) and all(isinstance(one, str) for one in choices))
+    is_text = stated.get("type") == "string" or (bool(choices) and all(isinstance(choice, str) for choice in choices))
     mid, close = (marks.string_mid, marks.string_close) if is_text else (marks.other_mid, marks.other_close)
     if is_text and marks.string_form == "raw":
         if choices:
-            texts = " | ".join(json.dumps(one, ensure_ascii=False) for one in choices)
+            texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
             return f"{lead} {markup(mid)} ({texts}) {markup(close)}"
         # Lazy: the text ends where its mark begins.
         rules.append(f"{name}[lazy]: RAW {json.dumps(close, ensure_ascii=False)}")
@@ -87,11 +87,11 @@ def call_grammar(
         return None
     rules = _Rules(dialect, control_tokens)
     schemas = []
-    for place, tool in tools:
+    for index, tool in tools:
         binding = tooling.is_forced or tool.strict
         rules.add(tool, tool.schema if binding else ANY_ARGUMENTS)
         if binding:
-            schemas.append((f"tools[{place}].function.parameters", json.dumps(tool.schema)))
+            schemas.append((f"tools[{index}].function.parameters", json.dumps(tool.schema)))
     if tooling.is_forced:
         text = rules.forced(tooling.parallel)
     elif answer is None:
@@ -216,8 +216,8 @@ class _Rules:
         special = sorted((token for token in self._control_tokens if token in text), key=len, reverse=True)
         pieces = re.split(f"({'|'.join(map(re.escape, [*special, '{id}', '{index}']))})", text)
         free = {"{id}": "/[a-zA-Z0-9]{9}/", "{index}": "/[0-9]{1,2}/"}
-        known = {token: f"<[{self._control_tokens[token]}]>" for token in special}
-        return " ".join((free | known).get(piece, _literal(piece)) for piece in pieces if piece)
+        tokens = {token: f"<[{self._control_tokens[token]}]>" for token in special}
+        return " ".join((free | tokens).get(piece, _literal(piece)) for piece in pieces if piece)
 
 
 def _literal(text: str) -> str:

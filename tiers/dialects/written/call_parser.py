@@ -57,11 +57,11 @@ class CallScanner:
     def feed(self, text: str) -> int:
         """Read `text` until the call ends, fails or has just got its name; return the number of characters read."""
         was_named = self.name is not None
-        for place, character in enumerate(text):
+        for index, character in enumerate(text):
             self._raw.append(character)
             self._read(character)
             if self.done or self.failed or (self.name is not None and not was_named):
-                return place + 1
+                return index + 1
         return len(text)
 
     def _read(self, character: str) -> None:
@@ -237,11 +237,11 @@ class CallParser:
             self._text.append(self._buffer)
             self._buffer = ""
             return False
-        place = self._buffer.find(self._opener)
-        if place >= 0:
-            self._text.append(self._buffer[:place].rstrip())
-            self._led = self._buffer[len(self._buffer[:place].rstrip()) : place + len(self._opener)]
-            self._buffer = self._buffer[place + len(self._opener) :]
+        start = self._buffer.find(self._opener)
+        if start >= 0:
+            self._text.append(self._buffer[:start].rstrip())
+            self._led = self._buffer[len(self._buffer[:start].rstrip()) : start + len(self._opener)]
+            self._buffer = self._buffer[start + len(self._opener) :]
             self._state = "between"
             return True
         kept = held_back(self._buffer, self._opener)
@@ -338,12 +338,12 @@ class NamedCallParser:
                 self._buffer = ""
             elif self._behind_call and not self._is_past_marks(at_end=at_end):
                 break
-            elif (place := self._next_start()) is None:
+            elif (start := self._next_start()) is None:
                 kept = 0 if at_end or not self._start else held_back(self._buffer, self._start)
                 said.append(self._taken(len(self._buffer) - kept))
                 break
-            elif place:
-                before = self._taken(place)
+            elif start:
+                before = self._taken(start)
                 said.append(before.rstrip())
                 self._led = before[len(before.rstrip()) :]
             elif (call := self._call()) is not None:
@@ -380,8 +380,8 @@ class NamedCallParser:
         may_begin = self.count or not (self._start or self._has_text)
         if may_begin and self._is_head():
             return 0
-        place = self._buffer.find(self._start) if self._start else -1
-        return None if place < 0 else place
+        start = self._buffer.find(self._start) if self._start else -1
+        return None if start < 0 else start
 
     def _is_head(self) -> bool:
         """Whether the buffer may go on as a call."""

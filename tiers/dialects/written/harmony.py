@@ -131,8 +131,8 @@ class ChannelParser:
         return "reasoning" if self._header.get(CHANNEL, "").split()[:1] == ["analysis"] else "text"
 
     def _recipient(self) -> str | None:
-        found = _RECIPIENT.search(self._header.get(CHANNEL, "")) or _RECIPIENT.search(self._header[START])
-        return None if found is None else found[1].removeprefix(_FUNCTIONS)
+        match = _RECIPIENT.search(self._header.get(CHANNEL, "")) or _RECIPIENT.search(self._header[START])
+        return None if match is None else match[1].removeprefix(_FUNCTIONS)
 
     def _begin_body(self, route: Route) -> None:
         self._place, self._route, self._is_empty = "body", route, True
@@ -226,11 +226,11 @@ def harmony_grammar(
         return None
     tokens = {name: f"<[{controls[text]}]>" for name, text in _TOKENS.items()}
     rules, schemas = [], []
-    for number, (place, tool) in enumerate(tools):
+    for number, (index, tool) in enumerate(tools):
         binding = forced or tool.strict
         rules += _call_rules(number, tool, tool.schema if binding else _ANY_OBJECT, tokens)
         if binding:
-            schemas.append((f"tools[{place}].function.parameters", json.dumps(tool.schema)))
+            schemas.append((f"tools[{index}].function.parameters", json.dumps(tool.schema)))
     kinds = ["call"] * bool(tools) + ["final"] * (not forced)
     lines = [f"start: {'thought*' if thinks else ''} ({' | '.join(kinds)})"]
     if thinks:
@@ -280,19 +280,19 @@ def _answer_rule(answer: Grammar | None) -> str:
             answer.param,
         )
     try:
-        given = json.loads(answer.text)
+        parsed = json.loads(answer.text)
     except (ValueError, RecursionError) as error:
         raise TierRequestError(f"{answer.param} is no JSON: {error}", answer.param) from error
     if answer.kind == "choice":
-        if not isinstance(given, list) or not given or not all(isinstance(text, str) and text for text in given):
+        if not isinstance(parsed, list) or not parsed or not all(isinstance(text, str) and text for text in parsed):
             raise TierRequestError(f"{answer.param} must be a list of texts, none of them empty", answer.param)
-        return f"answer: ANSWER\nANSWER: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given)}"
-    return f"answer: {json_rule(given if isinstance(given, dict) else {})}"
+        return f"answer: ANSWER\nANSWER: {' | '.join(json.dumps(text, ensure_ascii=False) for text in parsed)}"
+    return f"answer: {json_rule(parsed if isinstance(parsed, dict) else {})}"
 
 
 def _delimited(regex: str) -> str:
     """A regular expression that may stand between slashes, on one line."""
-    escaped = re.sub(r"\\.|/", lambda found: "\\/" if found[0] == "/" else found[0], regex, flags=re.DOTALL)
+    escaped = re.sub(r"\\.|/", lambda match: "\\/" if match[0] == "/" else match[0], regex, flags=re.DOTALL)
     return escaped.replace("\n", "\\n")
 
 
@@ -396,12 +396,12 @@ class _Choice:
         parts: list[Said] = []
         kept: list[TextLogprob] = []
         begin, end = self._position, self._position + len(delta.text)
-        starts = [min(max(one.start or 0, begin), end) for one in delta.logprobs]
-        for one, first, last in zip(delta.logprobs, [begin, *starts[1:]], [*starts[1:], end], strict=True):
+        starts = [min(max(token.start or 0, begin), end) for token in delta.logprobs]
+        for token, first, last in zip(delta.logprobs, [begin, *starts[1:]], [*starts[1:], end], strict=True):
             said = self._parser.feed(delta.text[first - begin : last - begin])
             parts.append(said)
             if said.text or (first == last and self._parser.is_answering):
-                kept.append(one)
+                kept.append(token)
         self._position = end
         calls = [call for part in parts for call in part.calls]
         return Said("".join(p.text for p in parts), "".join(p.reasoning for p in parts), calls), kept

@@ -283,23 +283,23 @@ class _Texts:
     def _several_calls(self) -> list[ToolCallDelta]:
         made: list[ToolCallDelta] = []
         for index, pieces in self._several.items():
-            said = plain_json("".join(one.arguments for one in pieces).encode() or b"{}")
+            said = plain_json("".join(piece.arguments for piece in pieces).encode() or b"{}")
             uses = said.get("tool_uses") if isinstance(said, dict) else None
             read = [
                 WholeCall(
-                    str(one.get("recipient_name")).removeprefix("functions."), arguments_text(one.get("parameters"))
+                    str(use.get("recipient_name")).removeprefix("functions."), arguments_text(use.get("parameters"))
                 )
-                for one in uses or ()
-                if isinstance(one, dict)
+                for use in uses or ()
+                if isinstance(use, dict)
             ]
-            if not read or any(one.name not in self._tools for one in read):
+            if not read or any(call.name not in self._tools for call in read):
                 made += pieces
                 continue
-            self._next = max(self._next, *(place + 1 for place in self._several))
+            self._next = max(self._next, *(position + 1 for position in self._several))
             for call in numbered(read, self._most):
-                place = self._next if call.index else index
-                made.append(msgspec.structs.replace(call, index=place))
-                self._next = max(self._next, place + 1)
+                position = self._next if call.index else index
+                made.append(msgspec.structs.replace(call, index=position))
+                self._next = max(self._next, position + 1)
         return made
 
 

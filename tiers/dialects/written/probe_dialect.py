@@ -65,25 +65,25 @@ def probed(render: Render, ends: Sequence[str]) -> Probed:
     for no_content in (False, True):
         for text_arguments in (False, True):
             said = Probed(None, text_arguments, no_content)
-            one = _answer(render, said, [(_ONE, _ARGUMENTS)], ends)
-            two = _answer(render, said, [(_ONE, _ARGUMENTS), (_TWO, _ARGUMENTS)], ends)
-            if one is None or _ONE not in one:
+            one_call = _answer(render, said, [(_ONE, _ARGUMENTS)], ends)
+            two_calls = _answer(render, said, [(_ONE, _ARGUMENTS), (_TWO, _ARGUMENTS)], ends)
+            if one_call is None or _ONE not in one_call:
                 continue
-            for pair in (two, None) if two is not None and _TWO in two else (None,):
-                for dialect in _candidates(one, pair):
+            for pair in (two_calls, None) if two_calls is not None and _TWO in two_calls else (None,):
+                for dialect in _candidates(one_call, pair):
                     if _reads_back(dialect, render, said, ends):
                         return said._replace(dialect=dialect)
     return UNKNOWN
 
 
-def _candidates(one: str, two: str | None) -> Iterator[AnyDialect]:
+def _candidates(one_call: str, two_calls: str | None) -> Iterator[AnyDialect]:
     """Dialects that may be that of an answer with one call, and one with two; None: it has one at most."""
-    if (call := _json_call(one)) is not None and (dialect := _json_dialect(one, two, call)) is not None:
+    if (call := _json_call(one_call)) is not None and (dialect := _json_dialect(one_call, two_calls, call)) is not None:
         yield dialect
-    before, _, rest = one.partition(_ONE)
+    before, _, rest = one_call.partition(_ONE)
     for read in (_json_arguments(rest), _marked_arguments(rest)):
         if read is not None:
-            yield _named_dialect(before, rest, two, *read)
+            yield _named_dialect(before, rest, two_calls, *read)
 
 
 def _answer(render: Render, said: Probed, calls: Sequence[tuple[str, Any]], ends: Sequence[str]) -> str | None:
@@ -121,25 +121,25 @@ class _JsonCall(NamedTuple):
 
 def _json_call(text: str) -> _JsonCall | None:
     """The object of the first call, if it is one with a name and arguments."""
-    for place in re.finditer(r"\{", text):
+    for brace in re.finditer(r"\{", text):
         with suppress(ValueError, RecursionError):
-            value, end = _DECODER.raw_decode(text, place.start())
+            value, end = _DECODER.raw_decode(text, brace.start())
             names = [key for key, said in value.items() if said == _ONE]
             arguments = [key for key, said in value.items() if said == _ARGUMENTS]
             if names and arguments:
-                return _JsonCall(place.start(), end, names[0], arguments[0])
+                return _JsonCall(brace.start(), end, names[0], arguments[0])
     return None
 
 
-def _json_dialect(one: str, two: str | None, call: _JsonCall) -> CallDialect | None:
-    opener, closer = one[: call.start], one[call.end :]
+def _json_dialect(one_call: str, two_calls: str | None, call: _JsonCall) -> CallDialect | None:
+    opener, closer = one_call[: call.start], one_call[call.end :]
     if _IDS[0] in opener + closer:
         return None
     if not opener.strip() and call.arguments_key == LLAMA3.arguments_key:
         return LLAMA3
     wraps_each, separator = bool(opener.strip()), "\n"
-    if two is not None and two.startswith(one[: call.end]):
-        between = two[call.end : _start_of(two, call.end)]
+    if two_calls is not None and two_calls.startswith(one_call[: call.end]):
+        between = two_calls[call.end : _start_of(two_calls, call.end)]
         own = len(_common_start(closer, between))
         again = len(_common_end(opener, between[own:]))
         wraps_each = bool(opener.strip()) and again == len(opener) and own == len(closer)
@@ -154,7 +154,7 @@ def _json_dialect(one: str, two: str | None, call: _JsonCall) -> CallDialect | N
         also_opens="",
         arguments_key=call.arguments_key,
         name_key=call.name_key,
-        parallel=two is not None,
+        parallel=two_calls is not None,
     )
 
 
@@ -175,11 +175,11 @@ class _Read(NamedTuple):
 
 
 def _json_arguments(rest: str) -> tuple[_Read] | None:
-    for place in re.finditer(r"\{", rest):
+    for brace in re.finditer(r"\{", rest):
         with suppress(ValueError, RecursionError):
-            value, end = _DECODER.raw_decode(rest, place.start())
+            value, end = _DECODER.raw_decode(rest, brace.start())
             if value == _ARGUMENTS:
-                return (_Read(rest[: place.start()], None, end),)
+                return (_Read(rest[: brace.start()], None, end),)
     return None
 
 
@@ -188,10 +188,10 @@ def _marked_arguments(rest: str) -> tuple[_Read] | None:
     if min(keys) < 0 or keys != sorted(keys):
         return None
     texts = [(form, json.dumps(said) if form == "json" else said) for form in ("json", "raw") for said in ['one "two"']]
-    found = next(((form, said, rest.find(said, keys[0])) for form, said in texts if said in rest), None)
-    if found is None:
+    first_text = next(((form, said, rest.find(said, keys[0])) for form, said in texts if said in rest), None)
+    if first_text is None:
         return None
-    form, said, first = found
+    form, said, first = first_text
     second = rest.find("7", keys[1])
     last_text = '"three"' if form == "json" else "three"
     third = rest.find(last_text, keys[2])
@@ -210,11 +210,11 @@ def _marked_arguments(rest: str) -> tuple[_Read] | None:
     return (_Read(rest[: keys[0] - cut], marks, third + len(last_text) + len(string_close)),)
 
 
-def _named_dialect(before: str, rest: str, two: str | None, read: _Read) -> NamedDialect:
+def _named_dialect(before: str, rest: str, two_calls: str | None, read: _Read) -> NamedDialect:
     head, foot = before, rest[read.end :]
     section, separator, opener, closer = ("", ""), "\n", head, foot
-    if two is not None and two.startswith(head + _ONE) and (place := two.find(_TWO)) > 0:
-        between = two[len(head + _ONE) + read.end : place].replace(_IDS[1], _IDS[0])
+    if two_calls is not None and two_calls.startswith(head + _ONE) and (second := two_calls.find(_TWO)) > 0:
+        between = two_calls[len(head + _ONE) + read.end : second].replace(_IDS[1], _IDS[0])
         opener = _common_end(head, between)
         closer = _common_start(foot, between[: len(between) - len(opener)])
         separator = between[len(closer) : len(between) - len(opener)]
@@ -227,7 +227,7 @@ def _named_dialect(before: str, rest: str, two: str | None, read: _Read) -> Name
         separator=separator,
         after_name=after_name.replace(_IDS[0], "{id}"),
         arguments=read.arguments,
-        parallel=two is not None,
+        parallel=two_calls is not None,
     )
 
 

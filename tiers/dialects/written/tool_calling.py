@@ -108,15 +108,15 @@ def may_call(request: ModelRequest) -> bool:
 
 def _probed(tokenizer: Tokenizer, template: ChatTemplate) -> Probed:
     """Return how the template writes calls, found out once for each template."""
-    known = _PROBED.get(template)
-    if known is None:
+    written = _PROBED.get(template)
+    if written is None:
         ends = [tokenizer.token_bytes(token).decode(errors="replace") for token in tokenizer.eos_token_ids]
 
         def render(turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
             return tokenizer.render_chat(turns, add_generation_prompt=False, tools=tools)
 
-        known = _PROBED[template] = probed(render, ends)
-    return known
+        written = _PROBED[template] = probed(render, ends)
+    return written
 
 
 def _reads_parts_alone(tokenizer: Tokenizer) -> bool:
@@ -128,7 +128,7 @@ def _reads_parts_alone(tokenizer: Tokenizer) -> bool:
 def _shows(tokenizer: Tokenizer, written: Probed, *roles: str) -> bool:
     """Whether turns of `roles` reach the model: the template takes them, and writes what the first one says."""
     said = "Words of the caller."
-    messages = [Turn.of(role, said if place == 0 else "Hello") for place, role in enumerate(roles)]
+    messages = [Turn.of(role, said if index == 0 else "Hello") for index, role in enumerate(roles)]
     try:
         return said in tokenizer.render_chat(template_turns(messages, written))
     except InvalidRequestError:
@@ -214,10 +214,10 @@ def plain_messages(
     shown = "\n".join(json.dumps(tool.definition(), ensure_ascii=False, check_circular=False) for tool in tools)
     instructions = INSTRUCTIONS.format(tools=shown)
     if not in_system:
-        place = next((place for place, message in enumerate(plain) if message.role == "user"), len(plain))
-        asked = plain[place].text if place < len(plain) else ""
+        index = next((index for index, message in enumerate(plain) if message.role == "user"), len(plain))
+        asked = plain[index].text if index < len(plain) else ""
         told = Turn.of("user", f"{instructions}\n\n{asked}".rstrip())
-        return [*plain[:place], told, *plain[place + 1 :]]
+        return [*plain[:index], told, *plain[index + 1 :]]
     if plain and plain[0].role == "system":
         first = plain[0].with_text(f"{plain[0].text}\n\n{instructions}")
         return [first, *plain[1:]]

@@ -154,8 +154,8 @@ def _bare_call(data: bytes) -> WholeCall:
 
 def numbered(calls: Iterable[WholeCall], most: int | None) -> list[ToolCallDelta]:
     return [
-        ToolCallDelta(index=index, id=new_call_id(), name=one.name, arguments=one.text)
-        for index, one in enumerate([*calls][:most])
+        ToolCallDelta(index=index, id=new_call_id(), name=call.name, arguments=call.text)
+        for index, call in enumerate([*calls][:most])
     ]
 
 
@@ -181,23 +181,23 @@ class WrittenText:
             return ""
         seen = self._before + self._held + text
         begin = 2
-        for found in _OPENER.finditer(seen, 2) if self.tools else ():
-            begin = found.end()
-            if found[0] == _FENCE:
+        for opener in _OPENER.finditer(seen, 2) if self.tools else ():
+            begin = opener.end()
+            if opener[0] == _FENCE:
                 self._is_fenced = not self._is_fenced
-            elif self._is_fenced or _QUOTED.search(seen, found.start() - 2, found.start()):
+            elif self._is_fenced or _QUOTED.search(seen, opener.start() - 2, opener.start()):
                 continue
-            elif self.is_callers(found[0]):
+            elif self.is_callers(opener[0]):
                 self.tools = {}
                 break
             else:
-                cut = max(2, len(seen[: found.start()].rstrip()))
+                cut = max(2, len(seen[: opener.start()].rstrip()))
                 self._waiting.append(seen[cut:])
                 return self._pass_on(seen[2:cut], "")
         if not self.tools and "<" not in seen:
             return self._pass_on(seen[2:], "")
         last = range(max(begin, len(seen) - _LONGEST_CUT), len(seen))
-        cut = next((place for place in last if seen[place] in _FIRST and seen[place:] in _CUT), len(seen))
+        cut = next((start for start in last if seen[start] in _FIRST and seen[start:] in _CUT), len(seen))
         if (ending := _ENDING.search(seen, max(begin, len(seen) - MOST_WAITING), cut)) is not None:
             cut = ending.start()
         if self.tools:
@@ -257,12 +257,12 @@ class WrittenText:
     def _without_end(self, text: str) -> str:
         """Return the last of an answer without the tokens that ended it."""
         ending, cut = _ENDING.search(text, max(0, len(text) - MOST_WAITING)), len(text)
-        for found in reversed([] if ending is None else [*_END.finditer(text, ending.start())]):
-            end = found[0]
+        for match in reversed([] if ending is None else [*_END.finditer(text, ending.start())]):
+            end = match[0]
             is_others = end in _CLOSINGS and end != self.closing
             if is_others or (end == "</s>" and (self._has_struck or "<s>" in text)) or self.is_callers(end):
                 break
-            cut = found.start()
+            cut = match.start()
         # Behind a blank, it is a word of the sentence; alone, it is all of the answer.
         is_word = (self._before + text[:cut])[-1] in (" ", *QUOTES) or (self._before == "\n\n" and not cut)
         return text if cut == len(text) or (is_word and not self.closing) else text[:cut].rstrip()
@@ -271,7 +271,7 @@ class WrittenText:
         """Return the calls in a text that has an opener of some dialect, or is JSON; or the text itself."""
         if _BARE_CALL.match(text) and not text.startswith(_TOOL_CODE):
             objects, rest = objects_in(text.strip().removeprefix("```json").strip("`").encode())
-            read = [] if rest else [one for one in map(_bare_call, objects) if one.name in self.tools]
+            read = [] if rest else [call for call in map(_bare_call, objects) if call.name in self.tools]
             return (
                 Said("", "", numbered(read, self._most)) if read and len(read) == len(objects) else Said(text, "", [])
             )
