@@ -42,8 +42,8 @@ from tiers.response_format import is_object, schema_of
 
 
 def question_of(messages: Sequence[Turn]) -> str:
-    system = [one.text for one in messages[:-1] if one.role in ("system", "developer")]
-    return "\n\n".join([*system, *(one.text for one in messages[-1:])])
+    system = [message.text for message in messages[:-1] if message.role in ("system", "developer")]
+    return "\n\n".join([*system, *(message.text for message in messages[-1:])])
 
 
 AnswerKind = Literal[
@@ -181,8 +181,8 @@ def final_answer(
             return _computed(prompt, end, kind, brackets)
         case "literal":
             return _literal(end, brackets)
-        case "string" | "entity" if found := _marked(prompt, end, kind, brackets):
-            return found
+        case "string" | "entity" if marked := _marked(prompt, end, kind, brackets):
+            return marked
         case "string":
             is_alone = len(end.split()) <= _SHORT_STRING_WORDS and not _UNCLOSED.search(end)
             return _by_shape(prompt, end) if is_alone else None
@@ -194,9 +194,9 @@ def final_answer(
 def _computed(prompt: str, end: str, kind: AnswerKind, brackets: bool) -> FinalAnswer | None:
     share = _PERCENT_ASKED.search(prompt) is None
     for mark in marks(end, brackets=brackets):
-        found = quantity(mark.content, whole=kind == "latex", percent_is_share=share)
-        if found is not None:
-            return _number(found)
+        amount = quantity(mark.content, whole=kind == "latex", percent_is_share=share)
+        if amount is not None:
+            return _number(amount)
         if (mark.strict or kind == "latex") and (formula := _formula(mark.content)) is not None:
             return FinalAnswer("latex", formula)
         if mark.strict:
@@ -233,8 +233,8 @@ def _marked(prompt: str, end: str, kind: AnswerKind, brackets: bool) -> FinalAns
 
 def _unasked(prompt: str, text: str, end: str) -> FinalAnswer | None:
     """The answer of a text whose prompt asks for none that can be checked."""
-    if found := _strictly_marked(prompt, end, brackets=False):
-        return found
+    if marked := _strictly_marked(prompt, end, brackets=False):
+        return marked
     return _made("json", canonical_json(text)) if len(text) <= _SHORT_JSON_CHARS else None
 
 
@@ -248,9 +248,9 @@ def _by_shape(prompt: str, content: str) -> FinalAnswer | None:
     content = content.strip()
     if not content or len(content) > _MOST_STRING_CHARS or refuses(content):
         return None
-    found = quantity(content, whole=True, percent_is_share=_PERCENT_ASKED.search(prompt) is None)
-    if found is not None:
-        return _number(found)
+    amount = quantity(content, whole=True, percent_is_share=_PERCENT_ASKED.search(prompt) is None)
+    if amount is not None:
+        return _number(amount)
     if content[0] in "[({\"'" and (literal := python_literal(content)) is not None:
         return FinalAnswer("literal", literal)
     if (formula := _formula(content)) is not None and "\\" in content:
@@ -263,28 +263,28 @@ def _formula(content: str) -> str | None:
     return normalised_latex(_MATHS_DELIMITERS.sub("", content.strip()))
 
 
-def _number(found: Quantity | None) -> FinalAnswer | None:
-    return None if found is None else FinalAnswer("number", f"{found.number} {found.unit}".strip())
+def _number(amount: Quantity | None) -> FinalAnswer | None:
+    return None if amount is None else FinalAnswer("number", f"{amount.number} {amount.unit}".strip())
 
 
 def _made(kind: AnswerKind, value: str | None) -> FinalAnswer | None:
     return None if value is None else FinalAnswer(kind, value)
 
 
-def agree(one: FinalAnswer | None, other: FinalAnswer | None) -> bool:
+def agree(answer: FinalAnswer | None, other: FinalAnswer | None) -> bool:
     """Return whether two final answers are the same.
 
     Entities agree by containment or token F1 of at least 0.5 (see `same_entity`), numbers if they are equal and their
     units too, or one has none; all others by equality.
     """
-    if one is None or other is None or one.kind != other.kind:
+    if answer is None or other is None or answer.kind != other.kind:
         return False
-    if one.kind == "entity":
-        return same_entity(one.value, other.value)
-    if one.kind == "number":
-        (number, _, unit), (number_too, _, unit_too) = one.value.partition(" "), other.value.partition(" ")
+    if answer.kind == "entity":
+        return same_entity(answer.value, other.value)
+    if answer.kind == "number":
+        (number, _, unit), (number_too, _, unit_too) = answer.value.partition(" "), other.value.partition(" ")
         return number == number_too and (unit == unit_too or not unit or not unit_too)
-    return one.value == other.value
+    return answer.value == other.value
 
 
 def agreement(prompt: str, text: str, other: str) -> float | None:

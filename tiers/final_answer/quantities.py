@@ -49,8 +49,8 @@ def normalised_latex(text: str) -> str | None:
 def last_formula(text: str) -> str | None:
     """Return the only formula between dollars or brackets on the last line of `text`."""
     line = text.strip().rsplit("\n", 1)[-1][-600:]
-    found = re.findall(r"\$\$?([^$]{1,300})\$\$?|\\\(([^\n]{1,300}?)\\\)|\\\[([^\n]{1,300}?)\\\]", line)
-    return next(part for part in found[0] if part) if len(found) == 1 and any(found[0]) else None
+    formulas = re.findall(r"\$\$?([^$]{1,300})\$\$?|\\\(([^\n]{1,300}?)\\\)|\\\[([^\n]{1,300}?)\\\]", line)
+    return next(part for part in formulas[0] if part) if len(formulas) == 1 and any(formulas[0]) else None
 
 
 def _is_formula(text: str) -> bool:
@@ -184,10 +184,10 @@ def quantity(text: str, *, whole: bool = False, percent_is_share: bool = False) 
     text = _plain(text)
     if len(text) <= 12 and (word := text.casefold().rstrip(".! ")) in _WORDS:
         return Quantity(Fraction(_WORDS[word]))
-    found = _QUANTITY.match(text)
-    if found is None:
+    match = _QUANTITY.match(text)
+    if match is None:
         return None
-    rest = text[found.end() :]
+    rest = text[match.end() :]
     if (
         re.match(r"\w", rest)
         or _CONTINUED.match(rest)
@@ -195,20 +195,20 @@ def quantity(text: str, *, whole: bool = False, percent_is_share: bool = False) 
         or (whole and _BARE_END.fullmatch(rest) is None)
     ):
         return None
-    unit = found["unit"] or ""
-    if unit.isalpha() and text[found.start("unit") - 1].isdigit() and unit.casefold() not in _UNITS:
+    unit = match["unit"] or ""
+    if unit.isalpha() and text[match.start("unit") - 1].isdigit() and unit.casefold() not in _UNITS:
         return None  # digits of another base, a code
-    number = _value(found["number"]) if found["whole"] is None else Fraction(found["whole"]) + Fraction(found["part"])
+    number = _value(match["number"]) if match["whole"] is None else Fraction(match["whole"]) + Fraction(match["part"])
     if number is None:
         return None
-    if found["power"]:
-        power = int(found["power"])
+    if match["power"]:
+        power = int(match["power"])
         number *= Fraction(10**power) if power >= 0 else Fraction(1, 10**-power)
-    number *= _SCALES.get((found["scale"] or "").lower(), 1)
-    if found["percent"] and percent_is_share:
+    number *= _SCALES.get((match["scale"] or "").lower(), 1)
+    if match["percent"] and percent_is_share:
         number /= 100
-    measure = _unit(found["currency"], found["unit"], found["per"])
-    return None if measure is None else Quantity(-number if found["minus"] else number, measure)
+    measure = _unit(match["currency"], match["unit"], match["per"])
+    return None if measure is None else Quantity(-number if match["minus"] else number, measure)
 
 
 def final_quantity(text: str, *, percent_is_share: bool = False) -> Quantity | None:
@@ -218,9 +218,9 @@ def final_quantity(text: str, *, percent_is_share: bool = False) -> Quantity | N
     number with a unit; the value after the last "="; the only number of the last sentence that has any.
     """
     for mark in marks(text):
-        found = quantity(mark.content, percent_is_share=percent_is_share)
-        if found is not None:
-            return found
+        answer = quantity(mark.content, percent_is_share=percent_is_share)
+        if answer is not None:
+            return answer
         if mark.strict:
             return None
     text = "\n".join(line for part in text.strip().splitlines() if (line := clean(part)))
@@ -230,21 +230,21 @@ def final_quantity(text: str, *, percent_is_share: bool = False) -> Quantity | N
         if bare := quantity(part, whole=True, percent_is_share=percent_is_share):
             return bare
     if equals := re.search(r"=\s*([^=\n]{1,60})$", text):
-        found = quantity(equals[1], percent_is_share=percent_is_share)
-        if found is not None and len(set(numbers(equals[1]))) <= 1:
-            return found
+        answer = quantity(equals[1], percent_is_share=percent_is_share)
+        if answer is not None and len(set(numbers(equals[1]))) <= 1:
+            return answer
     for sentence in reversed(re.split(r"(?<=[.!?])\s+|\n", text)):
-        places = list(_STANDALONE.finditer(sentence))
-        if places:
-            alone = len({_value(place[1]) for place in places}) == 1 and not negates(sentence)
-            return _at(sentence, places[-1].start(), percent_is_share) if alone else None
+        matches = list(_STANDALONE.finditer(sentence))
+        if matches:
+            alone = len({_value(match[1]) for match in matches}) == 1 and not negates(sentence)
+            return _at(sentence, matches[-1].start(), percent_is_share) if alone else None
     return None
 
 
 def final_number(text: str) -> Fraction | None:
     """Return the number of `final_quantity`, whatever its unit; 50% is 50."""
-    found = final_quantity(text)
-    return None if found is None else found.number
+    answer = final_quantity(text)
+    return None if answer is None else answer.number
 
 
 def likely_number(text: str) -> Fraction | None:
@@ -253,9 +253,9 @@ def likely_number(text: str) -> Fraction | None:
     return clear if clear is not None else next(reversed(numbers(text)), None)
 
 
-def _at(sentence: str, place: int, percent_is_share: bool) -> Quantity | None:
-    before = sentence[:place].rstrip()
-    start = len(before) - 1 if before.endswith(("$", "€", "£", "¥")) else place
+def _at(sentence: str, position: int, percent_is_share: bool) -> Quantity | None:
+    before = sentence[:position].rstrip()
+    start = len(before) - 1 if before.endswith(("$", "€", "£", "¥")) else position
     return quantity(sentence[start:], percent_is_share=percent_is_share)
 
 

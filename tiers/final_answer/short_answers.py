@@ -62,13 +62,13 @@ def key_words(prompt: str, text: str) -> str | None:
     return " ".join(said) if 0 < len(said) <= _MOST_KEY_WORDS else None
 
 
-def same_entity(one: str, other: str) -> bool:
+def same_entity(first: str, second: str) -> bool:
     """Return whether two lists of key words name the same: one holds the other, or token F1 is at least 0.5.
 
     Not if numbers, months, directions and the like differ: 5 May is not 6 May. Two names of up to two words that share
     one of them differ: Michael Jackson, Michael Jordan.
     """
-    a, b = one.split(), other.split()
+    a, b = first.split(), second.split()
     set_a, set_b = set(a), set(b)
     if not a or not b:
         return False
@@ -135,13 +135,13 @@ _SHORT_ANSWER_WORDS = 30
 def options(prompt: str) -> dict[str, str]:
     """Return a multiple-choice prompt's options by letter: at least A and B, without gaps; empty for others."""
     for pattern in (_OPTION_LINE, _OPTION_INLINE):
-        found = {letter: clean(text) for letter, text in pattern.findall(prompt)}
-        if len(found) < 2:
+        texts = {letter: clean(text) for letter, text in pattern.findall(prompt)}
+        if len(texts) < 2:
             continue
         # Statements I and II before the options are no ninth option.
-        run = [letter for place, letter in enumerate("ABCDEFGHIJ") if set("ABCDEFGHIJ"[: place + 1]) <= found.keys()]
-        if len(run) >= 2 and found.keys() - run <= {"C", "D", "I"}:
-            return {letter: found[letter] for letter in run}
+        run = [letter for index, letter in enumerate("ABCDEFGHIJ") if set("ABCDEFGHIJ"[: index + 1]) <= texts.keys()]
+        if len(run) >= 2 and texts.keys() - run <= {"C", "D", "I"}:
+            return {letter: texts[letter] for letter in run}
     return {}
 
 
@@ -178,10 +178,10 @@ def choice_letter(text: str, offered: dict[str, str], *, brackets: bool = False)
 
 def yes_or_no(text: str) -> Literal["yes", "no"] | None:
     """Return the text's answer to a polar question: after "answer" if there, else its first yes, no, true, false."""
-    found = _SAID_YES_NO.search(text) or _ANY_YES_NO.search(text)
-    if found is None:
+    match = _SAID_YES_NO.search(text) or _ANY_YES_NO.search(text)
+    if match is None:
         return None
-    return "yes" if found.group(1).lower() in ("yes", "true") else "no"
+    return "yes" if match.group(1).lower() in ("yes", "true") else "no"
 
 
 def names_yes_and_no(prompt: str) -> bool:
@@ -209,7 +209,7 @@ def stated_labels(prompt: str) -> tuple[str, ...]:
     if mentions(folded, "answer", "reply", "respond", "return", "output", "print", "say"):
         if two := _TWO_STATED.search(prompt):
             return _labels([two[1], two[2]])
-        quoted = list(dict.fromkeys(normalised(one) for one in _QUOTED_STATED.findall(prompt)))
+        quoted = list(dict.fromkeys(normalised(quote) for quote in _QUOTED_STATED.findall(prompt)))
         if len(quoted) >= 2 and (labels := _labels(quoted)):
             return labels
     return ("yes", "no") if asks_yes_or_no(prompt) else ()
@@ -248,17 +248,17 @@ def _only_label(text: str, labels: tuple[str, ...]) -> str | None:
     ):
         return None
     pattern = "|".join(re.escape(label) for label in sorted(labels, key=len, reverse=True))
-    found = set(re.findall(rf"(?<![\w-])(?:{pattern})(?![\w-])", said))
-    return found.pop() if len(found) == 1 else None
+    mentioned = set(re.findall(rf"(?<![\w-])(?:{pattern})(?![\w-])", said))
+    return mentioned.pop() if len(mentioned) == 1 else None
 
 
 def _marked_letter(content: str, offered: dict[str, str], *, strict: bool) -> str | None:
     said = clean(_BOX_WORDS.sub(" ", content))
-    if found := _MARKED_LETTER.match(said):
-        letter, rest = found[1].upper(), found[2].lstrip()
+    if match := _MARKED_LETTER.match(said):
+        letter, rest = match[1].upper(), match[2].lstrip()
         if letter in offered and not _SEVERAL.match(rest):
             follows = rest.lstrip(".:)-– ")
-            spelt = found[1].isupper() and (not rest or rest[0] in ".,:;)-–(")
+            spelt = match[1].isupper() and (not rest or rest[0] in ".,:;)-–(")
             if not follows or _continues(follows, offered[letter]) or (spelt and not _others(rest, letter, offered)):
                 return letter
     return _of_words(said, offered) if strict or len(said) < 200 else None
@@ -270,10 +270,10 @@ def _others(rest: str, letter: str, offered: dict[str, str]) -> bool:
 
 def _of_words(flat: str, offered: dict[str, str]) -> str | None:
     said = normalised(flat)
-    found = [
+    letters = [
         letter for letter, option in offered.items() if said in (normalised(option), normalised(f"{letter} {option}"))
     ]
-    return found[0] if len(found) == 1 else None
+    return letters[0] if len(letters) == 1 else None
 
 
 def _labels(items: list[str]) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ def last_literal(text: str) -> str | None:
     if compared := _ASSERTION.search(lines[-1][-MOST_CHARS:]):
         return python_literal(compared[1])
     for part in (without, lines[-1]):
-        if (found := python_literal(part)) is not None:
-            return found
+        if (literal := python_literal(part)) is not None:
+            return literal
     quoted = re.findall(r"`([^`\n]{1,300})`", text.rsplit("\n", 1)[-1])
     return python_literal(quoted[0]) if len(quoted) == 1 else None
 
@@ -110,7 +110,7 @@ def _depth(text: str) -> int:
 def _spelt(value: Any) -> str:
     match value:
         case dict():
-            return "{" + ", ".join(sorted(f"{_spelt(key)}: {_spelt(one)}" for key, one in value.items())) + "}"
+            return "{" + ", ".join(sorted(f"{_spelt(key)}: {_spelt(member)}" for key, member in value.items())) + "}"
         case set() | frozenset():
             return "{" + ", ".join(sorted(map(_spelt, value))) + "}" if value else "set()"
         case list():
@@ -140,13 +140,13 @@ def checked_fields(schema: dict[str, Any], text: str) -> dict[str, str]:
     value = json_value(text)
     if value is msgspec.UNSET:
         return {}
-    found: dict[str, str] = {}
+    checked: dict[str, str] = {}
     for path, field in _fields(schema, schema, value, "", 0):
         spelt = spelt_json(field)
-        if spelt is None or len(found) >= _MOST_FIELDS:
+        if spelt is None or len(checked) >= _MOST_FIELDS:
             return {}
-        found[path] = spelt
-    return found
+        checked[path] = spelt
+    return checked
 
 
 def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -171,10 +171,10 @@ def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
         return False
     branches = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(branches, list):
-        return any(_is_checkable(root, one, depth + 1) for one in branches[:20] if one != {"type": "null"})
+        return any(_is_checkable(root, branch, depth + 1) for branch in branches[:20] if branch != {"type": "null"})
     properties = schema.get("properties")
     if isinstance(properties, dict):
-        return any(_is_checkable(root, one, depth + 1) for one in list(properties.values())[:_MOST_FIELDS])
+        return any(_is_checkable(root, subschema, depth + 1) for subschema in list(properties.values())[:_MOST_FIELDS])
     if isinstance(schema.get("items"), dict):
         return _is_checkable(root, schema["items"], depth + 1)
     kinds = schema.get("type")
@@ -249,13 +249,13 @@ def compared_calls(tools: Sequence[Tool], calls: Sequence[Call], others: Sequenc
         ours, theirs = _by_tool(by_name, calls), _by_tool(by_name, others)
     except _NotComparedError:
         return None
-    found = [_paired(ours.get(name, []), theirs.get(name, [])) for name in sorted({*ours, *theirs})]
-    return _total(found)
+    compared = [_paired(ours.get(name, []), theirs.get(name, [])) for name in sorted({*ours, *theirs})]
+    return _total(compared)
 
 
 def _by_tool(tools: dict[str, Tool], calls: Sequence[Call]) -> dict[str, list[_Fields]]:
     """Return the fields of the calls by tool, in an order that does not depend on that of the calls."""
-    found: dict[str, list[_Fields]] = {}
+    grouped: dict[str, list[_Fields]] = {}
     left = MOST_FIELDS
     for call in calls:
         tool = tools.get(call.name)
@@ -263,8 +263,10 @@ def _by_tool(tools: dict[str, Tool], calls: Sequence[Call]) -> dict[str, list[_F
         left -= len(fields)
         if left < 0:
             raise _NotComparedError
-        found.setdefault(call.name, []).append(fields)
-    return {name: sorted(calls, key=lambda fields: sorted(map(repr, fields.items()))) for name, calls in found.items()}
+        grouped.setdefault(call.name, []).append(fields)
+    return {
+        name: sorted(calls, key=lambda fields: sorted(map(repr, fields.items()))) for name, calls in grouped.items()
+    }
 
 
 def _fields_of(arguments: str, schema: dict[str, Any]) -> _Fields:
@@ -275,21 +277,25 @@ def _fields_of(arguments: str, schema: dict[str, Any]) -> _Fields:
     if not isinstance(value, dict):
         raise _NotComparedError
     value = _defaults(schema) | value
-    found: _Fields = {}
+    fields: _Fields = {}
     for path, leaf, is_bound in _leaves(schema, schema, value, ()):
         spelt = spelt_json(leaf)
-        if spelt is None or len(found) >= MOST_FIELDS:
+        if spelt is None or len(fields) >= MOST_FIELDS:
             raise _NotComparedError
         is_long = isinstance(leaf, str) and (len(leaf) > FREE_TEXT_CHARS or "\n" in leaf)
-        found[path] = _Field(spelt, is_long and not is_bound)
-    return found
+        fields[path] = _Field(spelt, is_long and not is_bound)
+    return fields
 
 
 def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
     properties = resolved(schema, schema).get("properties")
     if not isinstance(properties, dict):
         return {}
-    return {name: one["default"] for name, one in properties.items() if isinstance(one, dict) and "default" in one}
+    return {
+        name: field_schema["default"]
+        for name, field_schema in properties.items()
+        if isinstance(field_schema, dict) and "default" in field_schema
+    }
 
 
 def _leaves(root: dict[str, Any], schema: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any, bool]]:
@@ -297,20 +303,20 @@ def _leaves(root: dict[str, Any], schema: Any, value: Any, path: Path) -> Iterat
     schema = resolved(root, schema)
     if len(path) < _MOST_CALL_DEPTH and isinstance(value, dict) and value:
         properties = schema.get("properties")
-        known = properties if isinstance(properties, dict) else {}
-        for name, one in value.items():
-            yield from _leaves(root, known.get(name), one, (*path, name))
+        schemas = properties if isinstance(properties, dict) else {}
+        for name, member in value.items():
+            yield from _leaves(root, schemas.get(name), member, (*path, name))
     elif len(path) < _MOST_CALL_DEPTH and isinstance(value, list) and value:
-        for place, one in enumerate(value):
-            yield from _leaves(root, schema.get("items"), one, (*path, place))
+        for index, member in enumerate(value):
+            yield from _leaves(root, schema.get("items"), member, (*path, index))
     elif path:
         yield path, value, _binds(root, schema)
 
 
 def _binds(root: dict[str, Any], schema: dict[str, Any]) -> bool:
     branches = schema.get("anyOf") or schema.get("oneOf")
-    every = [schema, *(resolved(root, one) for one in (branches if isinstance(branches, list) else []))]
-    return any(key in one for one in every for key in BINDS)
+    every = [schema, *(resolved(root, branch) for branch in (branches if isinstance(branches, list) else []))]
+    return any(key in branch for branch in every for key in BINDS)
 
 
 def _paired(ours: list[_Fields], theirs: list[_Fields]) -> CallsCompared:
@@ -322,10 +328,10 @@ def _paired(ours: list[_Fields], theirs: list[_Fields]) -> CallsCompared:
     )
 
 
-def _compared(one: _Fields, other: _Fields) -> CallsCompared:
+def _compared(fields: _Fields, other: _Fields) -> CallsCompared:
     unequal = equal = free = 0
-    for path in one | other:
-        mine, its = one.get(path), other.get(path)
+    for path in fields | other:
+        mine, its = fields.get(path), other.get(path)
         if any(field is not None and field.is_free for field in (mine, its)):
             free += mine != its
         elif mine == its:
@@ -341,10 +347,10 @@ def _alone(fields: _Fields) -> CallsCompared:
     return CallsCompared(counted + 1, 0, counted, len(fields) - counted)
 
 
-def _total(found: Sequence[CallsCompared]) -> CallsCompared:
+def _total(comparisons: Sequence[CallsCompared]) -> CallsCompared:
     return CallsCompared(
-        sum(one.unequal for one in found),
-        sum(one.equal for one in found),
-        sum(one.arguments for one in found),
-        sum(one.free for one in found),
+        sum(compared.unequal for compared in comparisons),
+        sum(compared.equal for compared in comparisons),
+        sum(compared.arguments for compared in comparisons),
+        sum(compared.free for compared in comparisons),
     )

@@ -105,23 +105,23 @@ def marks(text: str, *, brackets: bool = False, hashes: bool = True) -> list[Mar
     `#### x`, which is also a heading.
     """
     text = text[-CHECKABLE_CHARS:]
-    found = [*_boxed(text), *_tagged(text), *_keyed(text), *_said(text)]
+    marked = [*_boxed(text), *_tagged(text), *_keyed(text), *_said(text)]
     if brackets:
-        found += _bracketed(text)
+        marked += _bracketed(text)
     if hashes:
-        found += [Mark(one.start(), one[1], strict=True) for one in list(_HASHES.finditer(text))[-MOST_MARKS:]]
-    return sorted((mark for mark in found if mark.content.strip()), key=lambda mark: -mark.start)
+        marked += [Mark(match.start(), match[1], strict=True) for match in list(_HASHES.finditer(text))[-MOST_MARKS:]]
+    return sorted((mark for mark in marked if mark.content.strip()), key=lambda mark: -mark.start)
 
 
 def balanced(text: str, start: int) -> str | None:
     """Return what stands between the brace that opens before `start` and its partner; None without a partner."""
     depth = 1
-    for place in range(start, min(len(text), start + _MOST_CHARS)):
-        if text[place - 1] == "\\" and text[place] in "{}":
+    for index in range(start, min(len(text), start + _MOST_CHARS)):
+        if text[index - 1] == "\\" and text[index] in "{}":
             continue
-        depth += (text[place] == "{") - (text[place] == "}")
+        depth += (text[index] == "{") - (text[index] == "}")
         if depth == 0:
-            return text[start:place]
+            return text[start:index]
     return None
 
 
@@ -172,6 +172,6 @@ def _keyed(text: str) -> Iterator[Mark]:
 
 
 def _said(text: str) -> Iterator[Mark]:
-    for one in list(_SAID.finditer(text))[-MOST_MARKS:]:
-        content = _LATER.sub("", one[1])
-        yield Mark(one.start(), content, strict=False)
+    for match in list(_SAID.finditer(text))[-MOST_MARKS:]:
+        content = _LATER.sub("", match[1])
+        yield Mark(match.start(), content, strict=False)

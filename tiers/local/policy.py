@@ -113,8 +113,8 @@ def _moved(delta: Delta, characters: int) -> Delta:
     """Shift offsets by that many characters."""
     if delta.logprobs:
         delta.logprobs = [
-            one if one.start is None else msgspec.structs.replace(one, start=one.start + characters)
-            for one in delta.logprobs
+            token if token.start is None else msgspec.structs.replace(token, start=token.start + characters)
+            for token in delta.logprobs
         ]
     return delta
 

@@ -36,7 +36,7 @@ class StopsHere:
 
     def cut(self, deltas: list[Delta]) -> list[Delta]:
         """Return the deltas up to the end of each choice; what follows it is not read any more."""
-        found: list[Delta] = []
+        kept: list[Delta] = []
         ended: set[int] = set()
         for delta in deltas:
             if delta.index in ended:
@@ -50,14 +50,14 @@ class StopsHere:
                     self.has_cut = True
                     delta.tool_calls = []
                     end = Delta(index=delta.index, finish_reason="stop", stop_sequence=stop, at_once=delta.at_once)
-                    found += [delta, end]
+                    kept += [delta, end]
                     self._tally.unfinished.discard(delta.index)
                     ended.add(delta.index)
                     continue
             elif delta.finish_reason is not None and (held := choice.flush()):
-                found.append(Delta(index=delta.index, text=held))
-            found.append(delta)
-        return found
+                kept.append(Delta(index=delta.index, text=held))
+            kept.append(delta)
+        return kept
 
 
 # How a code block of JSON begins, and what counts of the JSON in it.
@@ -96,7 +96,7 @@ class _FencedChoice:
         """Return what waits, at the end: the JSON in it, if it has some among other words."""
         held, self._held = self._held, ""
         for opening in "{[":
-            for start in [place for place, one in enumerate(held) if one == opening][:_MOST_TRIED]:
+            for start in [index for index, character in enumerate(held) if character == opening][:_MOST_TRIED]:
                 try:
                     value, end = _read_json(held, start)
                 except (ValueError, RecursionError):
@@ -107,24 +107,24 @@ class _FencedChoice:
 
     def _json(self, text: str) -> str:
         """Return the text up to the end of the JSON."""
-        place = 0
-        while place < len(text):
+        position = 0
+        while position < len(text):
             if self._is_escaped:
-                self._is_escaped, place = False, place + 1
+                self._is_escaped, position = False, position + 1
                 continue
-            found = (_IN_STRING if self._in_string else _STRUCTURE).search(text, place)
-            if found is None:
+            match = (_IN_STRING if self._in_string else _STRUCTURE).search(text, position)
+            if match is None:
                 break
-            place = found.end()
-            if found[0] == "\\":
+            position = match.end()
+            if match[0] == "\\":
                 self._is_escaped = True
-            elif found[0] == '"':
+            elif match[0] == '"':
                 self._in_string = not self._in_string
             else:
-                self._depth += 1 if found[0] in "[{" else -1
+                self._depth += 1 if match[0] in "[{" else -1
                 if self._depth == 0:
                     self._place = "behind"
-                    return text[:place]
+                    return text[:position]
         return text
 
 
@@ -135,15 +135,15 @@ class WithoutFences:
         self._choices: dict[int, _FencedChoice] = {}
 
     def cut(self, deltas: list[Delta]) -> list[Delta]:
-        found: list[Delta] = []
+        kept: list[Delta] = []
         for delta in deltas:
             choice = self._choices.setdefault(delta.index, _FencedChoice())
             if delta.text and not delta.refusal:
                 delta.text = choice.push(delta.text)
             if (delta.finish_reason is not None or delta.refusal) and (held := choice.flush()):
-                found.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
-            found.append(delta)
-        return found
+                kept.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
+            kept.append(delta)
+        return kept
 
 
 _read_json = json.JSONDecoder().raw_decode
@@ -232,7 +232,7 @@ class AnswerReader:
             objects, rest = objects_in(body)
             if rest or not objects:
                 raise
-            deltas = [delta for one in objects for delta in self._dialect.read_whole(one, tally)]
+            deltas = [delta for json_object in objects for delta in self._dialect.read_whole(json_object, tally)]
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
         if self._inline is not None:
@@ -271,8 +271,8 @@ class AnswerReader:
             if rest:
                 self._cut, self._broken = [rest] if objects else [*cut, event.data], str(error)
         deltas: list[Delta] = []
-        for one in objects:
-            deltas += self._dialect.read_event(ServerSentEvent(event.event, one), self._tally) or []
+        for json_object in objects:
+            deltas += self._dialect.read_event(ServerSentEvent(event.event, json_object), self._tally) or []
         return deltas
 
     def _ending(self, *, marked: bool) -> list[Delta]:

@@ -33,7 +33,7 @@ from tiers.errors import (
 from tiers.remote.endpoint import endpoint_of
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
-from tiers.remote.refusals import REFUSALS, LearnedRefusals, Place
+from tiers.remote.refusals import REFUSALS, LearnedRefusals, ServedModel
 from tiers.remote.server_failures import MAX_ERROR_BYTES, ServerFailures, ServerRequest
 
 Input = str | list[int]
@@ -151,7 +151,7 @@ class EmbeddingClient:
         kind: RemoteKind = "azure" if spec.provider == "azure" else "openai"
         remote = RemoteSpec(kind=kind, base_url=str(spec.url), model=spec.model or "", api_key_env=spec.api_key_env)
         self._dialect = dialect_of(remote, spec.provider)
-        self._place = Place(spec.name, str(spec.url), "embeddings", remote.model)
+        self._served = ServedModel(spec.name, str(spec.url), "embeddings", remote.model)
         self._failures = ServerFailures(f"embeddings '{spec.name}'", remote, self._key, 0.0, time.monotonic)
         self._headers = headers_of(self._base, endpoint_of(remote).key_headers(self._key))
         self._client = httpx.AsyncClient(transport=transport_to(self._base), trust_env=False, follow_redirects=False)
@@ -161,13 +161,13 @@ class EmbeddingClient:
 
     def _inputs_of_a_call(self, tenant: str) -> int:
         """Return the most texts of a call: fewer than in the catalogue where the server was found to take fewer."""
-        return min([self.spec.max_inputs, *map(_most_inputs, self._refusals.at(self._place, tenant))])
+        return min([self.spec.max_inputs, *map(_most_inputs, self._refusals.at(self._served, tenant))])
 
     def most_tokens(self, inputs: Sequence[Input], fields: Mapping[str, Any], tenant: str = "") -> int:
         """Return the most tokens that `inputs` can have, one per byte, and no more than the model reads; and those of
         further texts in `fields`, which some servers read in each call."""
         calls = math.ceil(len(inputs) / self._inputs_of_a_call(tenant))
-        own = sum(min(_size(one) + SPECIAL_TOKENS, self.spec.max_tokens) for one in inputs)
+        own = sum(min(_size(text) + SPECIAL_TOKENS, self.spec.max_tokens) for text in inputs)
         return own + calls * sum(len(msgspec.json.encode(value)) for value in fields.values() if _has_texts(value))
 
     async def embed(
@@ -202,7 +202,7 @@ class EmbeddingClient:
         """Return the vectors, in the form that was asked for or in the server's own: many know only numbers, and refuse
         the field that asks for another form."""
         plain = shared._replace(fields={name: value for name, value in shared.fields.items() if name != FORM})
-        if FORM not in shared.fields or FORM in self._refusals.at(self._place, shared.tenant):
+        if FORM not in shared.fields or FORM in self._refusals.at(self._served, shared.tenant):
             return await self._split(part, plain)
         try:
             return await self._split(part, shared)
@@ -211,7 +211,7 @@ class EmbeddingClient:
                 raise
             said = error.said
         vectors = await self._split(part, plain)
-        self._refusals.learn(self._place, {FORM}, shared.tenant, said)
+        self._refusals.learn(self._served, {FORM}, shared.tenant, said)
         return vectors
 
     async def _split(self, part: Sequence[Input], shared: "_SharedByCalls") -> list[Vector]:
@@ -221,10 +221,11 @@ class EmbeddingClient:
         except _TooManyError as error:
             if len(part) == 1:
                 raise
-            step, said = max((one for one in error.counts if 0 < one < len(part)), default=len(part) // 2), error.said
+            step = max((count for count in error.counts if 0 < count < len(part)), default=len(part) // 2)
+            said = error.said
         parts = [part[first : first + step] for first in range(0, len(part), step)]
-        vectors = [vector for one in parts for vector in await self._split(one, shared)]
-        self._refusals.learn(self._place, {f"{_INPUTS}{step}"}, shared.tenant, said)
+        vectors = [vector for piece in parts for vector in await self._split(piece, shared)]
+        self._refusals.learn(self._served, {f"{_INPUTS}{step}"}, shared.tenant, said)
         return vectors
 
     async def _answered(self, part: Sequence[Input], shared: "_SharedByCalls") -> list[Vector]:
@@ -233,7 +234,7 @@ class EmbeddingClient:
         request = self._client.build_request("POST", self._base.join("embeddings"), headers=self._headers, content=body)
         most = min(len(part) * BYTES_OF_A_VECTOR + READ_HERE_BYTES, MOST_BYTES)
         tokens = self.most_tokens(part, shared.fields, shared.tenant)
-        estimate = min(sum(_size(one) for one in part) // 4 + 1, tokens)
+        estimate = min(sum(_size(text) for text in part) // 4 + 1, tokens)
         counter.sent += estimate
         try:
             response, answer = await bounded_answer(
@@ -272,12 +273,12 @@ class EmbeddingClient:
         return told
 
     async def _refusal(self, response: httpx.Response, answer: bytes, body: bytes, tenant: str) -> TierError:
-        request = ServerRequest(self._dialect, self._place.model, body, tenant=tenant)
+        request = ServerRequest(self._dialect, self._served.model, body, tenant=tenant)
         said = await self._failures.read(parse_error(answer[:MAX_ERROR_BYTES]), request)
         refused = self._failures.of_status(response, said, request)
         if response.status_code in (400, 413, 422) and _TOO_MANY.search(said.words) is not None:
             many = self._failures.located(_TooManyError(str(refused), "input", getattr(refused, "code", None)))
-            many.counts = [int(one) for one in _COUNT.findall(said.words)]
+            many.counts = [int(count) for count in _COUNT.findall(said.words)]
             refused = many
         elif isinstance(refused, TierContextError):
             refused.param = "input"
@@ -298,9 +299,9 @@ def _most_inputs(refused: str) -> int:
     return int(refused.removeprefix(_INPUTS)) if refused.startswith(_INPUTS) else sys.maxsize
 
 
-def _size(one: Input) -> int:
+def _size(text: Input) -> int:
     """Most tokens of an input: its bytes, or its token ids."""
-    return len(one.encode()) if isinstance(one, str) else len(one)
+    return len(text.encode()) if isinstance(text, str) else len(text)
 
 
 def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
@@ -309,18 +310,18 @@ def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
     with suppress(*JSON_ERRORS):
         reply = _DECODER.decode(body)
     try:
-        found = list(_vectors_in(body.strip(), None, _MOST_DEPTH))
-        vectors = [_vector(text) for _, text in found]
+        indexed = list(_vectors_in(body.strip(), None, _MOST_DEPTH))
+        vectors = [_vector(text) for _, text in indexed]
     except (ValueError, Base64Error, *JSON_ERRORS):
         return reply, {}
-    places = [place for place, _ in found]
-    if None in places or (len(places) > 1 and len({*places}) == 1):
+    indices = [index for index, _ in indexed]
+    if None in indices or (len(indices) > 1 and len({*indices}) == 1):
         # In the order of the texts.
         return reply, dict(enumerate(vectors))
     # Some count from 1.
-    shift = 1 if len(places) > 1 and 0 not in places else 0
-    numbered = {(place or 0) - shift: vector for place, vector in zip(places, vectors, strict=True)}
-    return reply, numbered if len(numbered) == len(places) else {}
+    shift = 1 if len(indices) > 1 and 0 not in indices else 0
+    numbered = {(index or 0) - shift: vector for index, vector in zip(indices, vectors, strict=True)}
+    return reply, numbered if len(numbered) == len(indices) else {}
 
 
 def _vectors_in(data: bytes, index: int | None, depth: int) -> Iterator[tuple[int | None, bytes]]:
@@ -338,8 +339,8 @@ def _vectors_in(data: bytes, index: int | None, depth: int) -> Iterator[tuple[in
         vectors = list(_vectors_in(inner, own, depth - 1))
         yield from vectors if len(vectors) != 1 or own is None else [(own, vectors[0][1])]
     elif start == b"[" and data[1:].lstrip()[:1] in (b"[", b"{", b'"'):
-        for one in _LIST.decode(data):
-            yield from _vectors_in(bytes(one), index, depth - 1)
+        for element in _LIST.decode(data):
+            yield from _vectors_in(bytes(element), index, depth - 1)
     elif start in (b"[", b'"'):
         yield index, data
 

@@ -121,5 +121,5 @@ def _credentials(cloud: str, remote: RemoteSpec, *, is_needed: bool = True) -> C
     has its own, or a key is enough."""
     if not is_needed or remote.credentials == "caller":
         return None
-    found: Credentials = import_module(f"tiers.remote.{cloud}_credentials").credentials_of(remote)
-    return found
+    credentials: Credentials = import_module(f"tiers.remote.{cloud}_credentials").credentials_of(remote)
+    return credentials

@@ -288,9 +288,9 @@ class HttpConnection(asyncio.Protocol):
 
 def _reason_of(error: Exception) -> Exception:
     """Return why an answer was not parsed: an exception of our callbacks is the context of the parser's."""
-    known = error.__context__
-    if isinstance(known, OversizedHeadError):
-        return known
+    cause = error.__context__
+    if isinstance(cause, OversizedHeadError):
+        return cause
     return httpx.RemoteProtocolError(f"the answer is not HTTP: {error}")
 
 

@@ -169,10 +169,10 @@ def transport_to(url: httpx.URL, tls: TlsSpec = NO_TLS) -> httpx.AsyncBaseTransp
 
 def proxy_url(url: httpx.URL) -> str:
     """Return the URL of the proxy of the environment for `url`, as it is written there, with a scheme; "" for none."""
-    known = getproxies()
-    proxy = known.get(url.scheme) or known.get("all") or ""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all") or ""
     is_near = is_loopback_url_host(url.host) or is_metadata_host(url.host)
-    if not proxy or is_near or _is_exempt(url, known.get("no", "")):
+    if not proxy or is_near or _is_exempt(url, proxies.get("no", "")):
         return ""
     with suppress(OSError):
         if proxy_bypass(url.host):

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import msgspec
 
 MOST = 1000
-"""Places that are known at a time."""
+"""Served models that are known at a time."""
 SECONDS = 86_400.0
 """For how long a refusal is remembered."""
 NOTHING: frozenset[str] = frozenset()
 MOST_NAMES, ENOUGH = 256, 2
-"""Names that are known of a place, and tenants that have to know one until all do."""
+"""Names that are known of a served model, and tenants that have to know one until all do."""
 
 
-class Place(NamedTuple):
-    """Where something was refused: a tier, the address of its server, the API by which it was asked, and the model."""
+class ServedModel(NamedTuple):
+    """What refused something: a model, by its tier, the address of its server, and the API that it was asked by."""
 
     tier: str
     url: str
@@ -46,7 +46,7 @@ Said = tuple[str, str]
 
 
 class LearnedRefusals:
-    """What was refused at at most `most` places, each for `seconds`. Only what a retry without it has shown is noted.
+    """What at most `most` served models refused, each for `seconds`. Only what a retry without it has shown is noted.
 
     A refusal may be about one caller's values, or repeat its words, so it holds for the tenant alone whose request got
     it. Once that of a second tenant gets the same one, by the same status and code, it holds for all. What requests
@@ -55,58 +55,58 @@ class LearnedRefusals:
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.time) -> None:
         self._most, self._seconds, self._clock = most, seconds, clock
-        # By place, the oldest first: until when each tenant that was refused something knows it.
-        self.known: dict[Place, dict[Said, dict[str, float]]] = {}
+        # By served model, the oldest first: until when each tenant that was refused something knows it.
+        self.known: dict[ServedModel, dict[Said, dict[str, float]]] = {}
 
-    def at(self, place: Place, tenant: str = "") -> frozenset[str]:
+    def at(self, served: ServedModel, tenant: str = "") -> frozenset[str]:
         """Return what is refused there to a tenant."""
-        if (known := self.known.get(place)) is None:
+        if (refusals := self.known.get(served)) is None:
             return NOTHING
-        return frozenset(name for (name, _), told in known.items() if self._holds(told, tenant))
+        return frozenset(name for (name, _), told in refusals.items() if self._holds(told, tenant))
 
     def _holds(self, known_until: dict[str, float], tenant: str | None) -> bool:
         """Whether it holds for a tenant; for None, for all."""
         now = self._clock()
-        live = [one for one, until in known_until.items() if until > now]
+        live = [holder for holder, until in known_until.items() if until > now]
         return len(live) > 1 or "" in live or (tenant is not None and tenant in live)
 
-    def learn(self, place: Place, parameters: Collection[str], tenant: str = "", cause: str = "") -> None:
-        """Note that the server at `place` refuses `parameters` to a tenant. `cause`: the status and the code."""
+    def learn(self, served: ServedModel, parameters: Collection[str], tenant: str = "", cause: str = "") -> None:
+        """Note that `served` refuses `parameters` to a tenant. `cause`: the status and the code."""
         if not parameters:
             return
-        known = self.known.pop(place, {})
+        refusals = self.known.pop(served, {})
         until = self._clock() + self._seconds
         for name in sorted(parameters)[:MOST_NAMES]:
-            told = {one: end for one, end in known.pop((name, cause), {}).items() if end > self._clock()}
+            told = {holder: end for holder, end in refusals.pop((name, cause), {}).items() if end > self._clock()}
             if tenant in told or len(told) < ENOUGH:
                 told[tenant] = until
-            known[name, cause] = told
-        for oldest in list(known)[:-MOST_NAMES]:
-            del known[oldest]
-        self.known[place] = known
+            refusals[name, cause] = told
+        for oldest in list(refusals)[:-MOST_NAMES]:
+            del refusals[oldest]
+        self.known[served] = refusals
         if len(self.known) > self._most:
             del self.known[next(iter(self.known))]
 
     def listed(self) -> list[LearnedRefusal]:
         """Return what is known, the latest last."""
-        now, found = self._clock(), list[LearnedRefusal]()
-        for place, known in self.known.items():
-            live = {said: told for said, told in known.items() if any(until > now for until in told.values())}
+        now, listing = self._clock(), list[LearnedRefusal]()
+        for served, refusals in self.known.items():
+            live = {said: told for said, told in refusals.items() if any(until > now for until in told.values())}
             for is_all in (True, False):
                 some = {said[0]: told for said, told in live.items() if self._holds(told, None) is is_all}
                 if some:
                     until = max(until for told in some.values() for until in told.values())
                     tenants = 0 if is_all else len({tenant for told in some.values() for tenant in told})
-                    found.append(
-                        LearnedRefusal(**place._asdict(), parameters=sorted(some), until=until, tenants=tenants)
+                    listing.append(
+                        LearnedRefusal(**served._asdict(), parameters=sorted(some), until=until, tenants=tenants)
                     )
-        return found
+        return listing
 
     def forget(self, tier: str | None = None) -> int:
-        """Forget what is known of a tier, or all; return of how many places."""
-        gone = [place for place in self.known if tier in (None, place.tier)]
-        for place in gone:
-            del self.known[place]
+        """Forget what is known of a tier, or all; return of how many served models."""
+        gone = [served for served in self.known if tier in (None, served.tier)]
+        for served in gone:
+            del self.known[served]
         return len(gone)
 
 

@@ -56,7 +56,7 @@ from tiers.remote.answer_reader import READING_ON, ReadingOn, ReplyReader
 from tiers.remote.endpoint import Credentials, endpoint_of
 from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, preceded, read_rest
 from tiers.remote.http_transport import Reply, transport_to
-from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place
+from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, ServedModel
 from tiers.remote.server_failures import (
     FAILURES,
     MAX_ERROR_BYTES,
@@ -191,22 +191,22 @@ class RemoteTier(Tier):
 
     def _take_model(self, models: list[ServerModel] | None) -> None:
         """Use what the server says of its models, where the catalogue leaves it open."""
-        found = chosen_model(self._remote.model or self.name, models or [])
+        chosen = chosen_model(self._remote.model or self.name, models or [])
         if not self._remote.model:
-            if found is None and models:
+            if chosen is None and models:
                 names = ", ".join(model.name for model in models[:MOST_NAMED]) + ", …" * (len(models) > MOST_NAMED)
                 several = f'has several models: {names}; name one in the catalogue: model = "{models[0].name}"'
                 raise self._unavailable(f" {several}")
-            self.model = self.name if found is None else found.name
+            self.model = self.name if chosen is None else chosen.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
             self.server_model = server_model_of(self._remote, self._spec.provider)
             self._dialect, self._endpoint = dialect_of(self._remote, self._spec.provider), endpoint_of(self._remote)
-        if found is None or found.name != self.model:
+        if chosen is None or chosen.name != self.model:
             return
         if self._remote.max_context is None:
-            self.max_context = found.max_context or self.max_context
+            self.max_context = chosen.max_context or self.max_context
         if self.max_output is None:
-            self.max_output = found.max_output
+            self.max_output = chosen.max_output
 
     async def _look(self, path: str, most: int = MAX_ERROR_BYTES) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
@@ -273,8 +273,8 @@ class RemoteTier(Tier):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, or reads on as `answer` says."""
         if request.n > 1 and self._answers_one(request):
-            one = msgspec.structs.replace(request, n=1)
-            return merged_answers([self.generate(one) for _ in range(request.n)], 1)
+            single = msgspec.structs.replace(request, n=1)
+            return merged_answers([self.generate(single) for _ in range(request.n)], 1)
         tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
@@ -282,7 +282,7 @@ class RemoteTier(Tier):
     def _answers_one(self, request: GenerationRequest) -> bool:
         """Whether the server gives one choice at a time."""
         is_known = self._ignores_n or self._remote.kind in ONE_CHOICE or self._dialect.rules.parameters.one_choice
-        return is_known or CHOICES in self._refusals.at(self._place(""), request.salt)
+        return is_known or CHOICES in self._refusals.at(self._served(""), request.salt)
 
     def tally(self, request: GenerationRequest) -> Tally:
         """Return the count of one request's usage, before it is sent."""
@@ -316,13 +316,13 @@ class RemoteTier(Tier):
         body: bytes | None = None
         is_cut = False
         try:
-            call, fitted, place = self._call(request, tally)
+            call, fitted, served = self._call(request, tally)
             body = call.body
             deadline = asyncio.get_running_loop().time() + seconds
             tally.sent, tally.sent_at, tally.streamed = True, self._clock(), call.streamed
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            sent = await self._ask(call, fitted, place, request, tally, seconds, deadline)
+            sent = await self._ask(call, fitted, served, request, tally, seconds, deadline)
             if sent is None:
                 async with aclosing(self.generate(request)) as answers:
                     async for delta in answers:
@@ -404,7 +404,7 @@ class RemoteTier(Tier):
         self,
         call: ServerCall,
         fitted: Adapted,
-        refused_at: Place,
+        refused_at: ServedModel,
         request: GenerationRequest,
         tally: Tally,
         seconds: float,
@@ -429,11 +429,11 @@ class RemoteTier(Tier):
             except TierRequestError as error:
                 await reply.aclose()
                 if CHOICES in error.refused and request.n > 1:
-                    self._learn(self._place(""), {CHOICES: error.said}, request)
+                    self._learn(self._served(""), {CHOICES: error.said}, request)
                     tally.sent = False
                     return None
                 if (most_tools := least_told(error.refused, TOOLS) or 0) and most_tools < num_tools(request):
-                    self._learn(self._place(""), {f"{TOOLS}{most_tools}": error.said}, request)
+                    self._learn(self._served(""), {f"{TOOLS}{most_tools}": error.said}, request)
                 more = self._news(error, refused.keys(), request, tally)
                 again = call
                 if tries_left and more:
@@ -474,7 +474,7 @@ class RemoteTier(Tier):
             more |= {f"{CONTEXT}{error.max_context}", f"{LIMIT}{room}{THIS_VALUE}"}
         return more
 
-    def _learn(self, where: Place, refused: dict[str, str], request: GenerationRequest) -> None:
+    def _learn(self, where: ServedModel, refused: dict[str, str], request: GenerationRequest) -> None:
         """Note what the request was not refused without, by the status and the code of each refusal. What a caller's
         own account is refused, or its choice of providers, says nothing of the others; and AIO's checks send a caller's
         words once more."""
@@ -482,7 +482,7 @@ class RemoteTier(Tier):
         if is_own or request.salt.startswith(REPLAYED):
             return
         for said in set(refused.values()):
-            names = {name for name, one in refused.items() if one == said and not name.endswith(THIS_VALUE)}
+            names = {name for name, cause in refused.items() if cause == said and not name.endswith(THIS_VALUE)}
             self._refusals.learn(where, names, request.salt, said)
 
     def _reader(self, request: GenerationRequest, fitted: Adapted, tally: Tally) -> ReplyReader:
@@ -517,25 +517,25 @@ class RemoteTier(Tier):
 
     async def _further(self, request: GenerationRequest, tally: Tally, deadline: float) -> AsyncGenerator[Delta, None]:
         """Ask again for each choice that the server left out, because it takes no notice of `n`."""
-        one, places = msgspec.structs.replace(request, n=1), tally.left_out
+        single, indices = msgspec.structs.replace(request, n=1), tally.left_out
         seconds = max(0.0, deadline - asyncio.get_running_loop().time())
-        tally.further = [self.tally(one) for _ in places]
-        answers = [self.answer(one, further, seconds) for further in tally.further]
+        tally.further = [self.tally(single) for _ in indices]
+        answers = [self.answer(single, further, seconds) for further in tally.further]
         async with aclosing(merged_answers(answers, 1)) as deltas:
             async for delta in deltas:
                 if delta.end is None:
-                    delta.index = places[delta.index]
+                    delta.index = indices[delta.index]
                     yield delta
-        tally.unfinished.difference_update(places)
+        tally.unfinished.difference_update(indices)
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Return an estimate (`estimated_prompt_tokens`); exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
         key = "bytes", request.request_id
-        if (known := request.prompts_read.get(key)) is None:
-            known = request.prompts_read[key] = estimated_prompt_tokens(request)
-        return int(known)
+        if (tokens := request.prompts_read.get(key)) is None:
+            tokens = request.prompts_read[key] = estimated_prompt_tokens(request)
+        return int(tokens)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
         """See `Tier.refusal`: no server elsewhere repeats a prompt, and its kind decides the rest."""
@@ -562,7 +562,7 @@ class RemoteTier(Tier):
 
     def learned_refusal(self, request: GenerationRequest) -> TierRequestError | None:
         """See `Tier.learned_refusal`."""
-        told = self._refusals.at(self._place(""), request.salt) if self._refusals.known else NOTHING
+        told = self._refusals.at(self._served(""), request.salt) if self._refusals.known else NOTHING
         most, count = least_told(told, TOOLS), num_tools(request)
         if most is None or count <= most:
             return None
@@ -581,12 +581,12 @@ class RemoteTier(Tier):
         )
 
     def queues(self) -> dict[str, int]:
-        place = self._remote.base_url if self._queue.is_told else self.name
-        return {place: self._queue.waiting(self._clock())}
+        server = self._remote.base_url if self._queue.is_told else self.name
+        return {server: self._queue.waiting(self._clock())}
 
     def _call(
         self, request: GenerationRequest, tally: Tally, refused: frozenset[str] = NOTHING
-    ) -> tuple[ServerCall, Adapted, Place]:
+    ) -> tuple[ServerCall, Adapted, ServedModel]:
         """Return what to send, without what the server is known to have `refused`, how the request was adapted, and
         where its refusals are noted. Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:
@@ -606,26 +606,26 @@ class RemoteTier(Tier):
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._dialect.rules)
         call = self._dialect.call(fitted.request, limit)
-        place = self._place(call.form or call.path.partition("?")[0])
-        learned = self._refusals.at(place, request.salt) if self._refusals.known else NOTHING
-        if known := refused | learned:
-            known |= of_this_request(known)
+        served = self._served(call.form or call.path.partition("?")[0])
+        learned = self._refusals.at(served, request.salt) if self._refusals.known else NOTHING
+        if all_refused := refused | learned:
+            all_refused |= of_this_request(all_refused)
             if (context := least_told(learned, CONTEXT)) is not None:
                 room = room_after(tally.prompt_tokens, context)
                 # Of a prompt whose estimate may be wrong by as much, the server counts what is left.
                 tally.max_tokens = min(tally.max_tokens, room if room > tally.prompt_tokens // 4 else tally.max_tokens)
-            tally.max_tokens = min(tally.max_tokens, least_told(known, LIMIT) or tally.max_tokens)
+            tally.max_tokens = min(tally.max_tokens, least_told(all_refused, LIMIT) or tally.max_tokens)
             # An account may pay for fewer tokens than a model writes without any limit.
             is_of_account = least_told(refused, CONTEXT) is None
             if limit is not None or (is_of_account and least_told(of_this_request(refused), LIMIT)):
                 limit = tally.max_tokens
             dialect = copy(self._dialect)
-            dialect.rules = taught(dialect.rules, known)
-            fitted = adapted(readable, dialect.rules, known)
+            dialect.rules = taught(dialect.rules, all_refused)
+            fitted = adapted(readable, dialect.rules, all_refused)
             call = dialect.call(fitted.request, limit)
         changed: tuple[str, ...] = ()
-        if known:
-            body, left_out, changed = self._dialect.without_refused(call, known)
+        if all_refused:
+            body, left_out, changed = self._dialect.without_refused(call, all_refused)
             lost += left_out
             call = msgspec.structs.replace(call, body=body)
         sent = request.sent
@@ -639,17 +639,17 @@ class RemoteTier(Tier):
         sent.dropped += request.lost_in(tally.form)
         is_wanted = request.wants_opaque or request.is_in(tally.form)
         tally.opaque = tally.form not in (None, "chat") and is_wanted and not fitted.stops
-        return call, fitted, place
+        return call, fitted, served
 
-    def _place(self, api: str) -> Place:
-        return Place(self.name, self._remote.base_url, api, self.model)
+    def _served(self, api: str) -> ServedModel:
+        return ServedModel(self.name, self._remote.base_url, api, self.model)
 
     def _readable(self, request: GenerationRequest) -> tuple[GenerationRequest, tuple[str, ...]]:
         """Return the request as its model may read it, and the names of what is left out."""
         reuse = request.cache_reuse
         if reuse and not (self._dialect.marks_cache and write_pays(self._spec.price, reuse)):
             request = msgspec.structs.replace(request, cache_reuse=0.0)
-        if request.opaque is None and (request.messages is None or all(one.is_plain for one in request.messages)):
+        if request.opaque is None and (request.messages is None or all(turn.is_plain for turn in request.messages)):
             return request, ()
         is_own = self._remote.kind in OWN_SERVERS
         return self._seals.readable_request(

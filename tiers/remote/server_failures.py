@@ -276,8 +276,8 @@ class ServerFailures:
             if is_worded and status in (400, 503) and not self._is_confirmed(meant, request.tenant):
                 meant, is_doubted = status, status == 400
         status = _as_meant(status, meant)
-        if 300 <= status < 400 and (place := response.headers.get("location")):
-            did += f" to {self.scrub(place, request.credential)[:200]}, which the url in the catalogue should be"
+        if 300 <= status < 400 and (location := response.headers.get("location")):
+            did += f" to {self.scrub(location, request.credential)[:200]}, which the url in the catalogue should be"
         later = parse_retry_after(response.headers)
         if later is None and status in BUSY_STATUSES and error.retry_after_seconds is None:
             later = parse_reset(response.headers)
@@ -355,8 +355,8 @@ class ServerFailures:
 
     def _of_tier(self, error: ErrorObject, message: str, status: int) -> TierCapabilityError | None:
         """Return what this tier cannot take, where another may; None if that is not what was refused."""
-        if (found := too_long(error, status)) is not None:
-            return TierContextError(message, _named(error)[0], **found._asdict())
+        if (excess := too_long(error, status)) is not None:
+            return TierContextError(message, _named(error)[0], **excess._asdict())
         is_limit = is_unable(error) or told_tools(error.words) > 0
         return TierCapabilityError(message, *_named(error)) if is_limit else None
 
@@ -409,7 +409,7 @@ class ServerFailures:
             return self._redact(text if credential is None else credential.scrub(text))
 
         named = {name: getattr(error, name) for name in ("message", "type", "param", "code")}
-        said = {name: cleaned(given) for name, given in named.items() if isinstance(given, str)}
+        said = {name: cleaned(text) for name, text in named.items() if isinstance(text, str)}
         return msgspec.structs.replace(error, **said)
 
 

@@ -162,14 +162,14 @@ class _UsualTimes:
 
     def of(self, size: int) -> float | None:
         """Return the seconds for prompts of this class; None if none was answered yet."""
-        known = self._least.get(size)
-        return None if known is None else known[0]
+        observed = self._least.get(size)
+        return None if observed is None else observed[0]
 
     def observe(self, size: int, seconds: float, now: float) -> None:
         """A first token took `seconds`."""
-        known = self._least.get(size)
-        if known is not None and seconds > known[0]:
-            least, then = known
+        observed = self._least.get(size)
+        if observed is not None and seconds > observed[0]:
+            least, then = observed
             seconds = least + (seconds - least) * (1 - math.exp(-max(now - then, 0.0) / RISE_SECONDS))
         self._least[size] = seconds, now
 

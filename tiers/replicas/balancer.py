@@ -79,7 +79,7 @@ class Balancer:
     ) -> None:
         mean_weight = sum(replica.weight for replica in replicas) / len(replicas)
         names = replica_names(replicas)
-        self.replicas = [Replica(one, mean_weight, name) for one, name in zip(replicas, names, strict=True)]
+        self.replicas = [Replica(replica, mean_weight, name) for replica, name in zip(replicas, names, strict=True)]
         self.spec = spec
         self._name, self._clock, self._rng = name, clock, rng
 

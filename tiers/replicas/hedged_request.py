@@ -199,7 +199,7 @@ class ReplicaRace:
             answered = all(isinstance(e, TierAnswerError) for e in self._errors)
             kind = TierUnavailableError if unavailable else TierAnswerError if answered else TierError
             error = kind(f"tier '{self._name}': none of {len(self._errors)} replicas answered: {said}")
-            error.server = ", ".join(dict.fromkeys(one.server for one in self._errors if one.server))
+            error.server = ", ".join(dict.fromkeys(failure.server for failure in self._errors if failure.server))
             if isinstance(error, TierUnavailableError):
                 error.retry_after_seconds = min(e.retry_after_seconds for e in unavailable)
         error.tries = tuple(self.tries)

@@ -125,8 +125,8 @@ class ReplicaSet(Tier):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
         if request.n > 1 and self._kind in ONE_CHOICE:
-            one = msgspec.structs.replace(request, n=1)
-            async with aclosing(merged_answers([self.generate(one) for _ in range(request.n)], 1)) as choices:
+            single = msgspec.structs.replace(request, n=1)
+            async with aclosing(merged_answers([self.generate(single) for _ in range(request.n)], 1)) as choices:
                 async for delta in choices:
                     yield delta
             return
@@ -189,11 +189,11 @@ class ReplicaSet(Tier):
 
     def queues(self) -> dict[str, int]:
         """See `Tier.queues`; a replica that does not tell its queue adds its address to the tier's name."""
-        found: dict[str, int] = {}
+        queues: dict[str, int] = {}
         for name, tier in self._tiers.items():
-            for place, waiting in tier.queues().items():
-                found[place if place == tier.base_url else f"{place} ({name})"] = waiting
-        return found
+            for address, waiting in tier.queues().items():
+                queues[address if address == tier.base_url else f"{address} ({name})"] = waiting
+        return queues
 
     def replicas(self) -> list[ReplicaStatus]:
         now = self._clock()
@@ -240,9 +240,9 @@ class ReplicaSet(Tier):
 def _with_their_keys(remote: RemoteSpec, environ: Mapping[str, str]) -> Sequence[ReplicaSpec]:
     """Return the servers whose keys are set; all of them if none is, so that the start names what is missing."""
     servers = remote.servers
-    missing = [one for one in servers if one.api_key_env and not server_key(environ, one.api_key_env)]
+    missing = [server for server in servers if server.api_key_env and not server_key(environ, server.api_key_env)]
     if len(missing) == len(servers):
         return servers
-    for one in missing:
-        log.warning("%s is left out: its key is expected in %s, which is not set", one.base_url, one.api_key_env)
-    return [one for one in servers if one not in missing]
+    for server in missing:
+        log.warning("%s is left out: its key is expected in %s, which is not set", server.base_url, server.api_key_env)
+    return [server for server in servers if server not in missing]
