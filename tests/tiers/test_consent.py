@@ -52,7 +52,7 @@ def test_what_is_for_all_is_hidden_from_no_tier(consent: Consent) -> None:
 
 
 @given(CONSENTS, CONSENTS, st.sampled_from(["answer", "reuse"]))
-def test_what_two_consent_to_is_what_each_of_them_consents_to(one: Consent, other: Consent, use: Use) -> None:
+def test_what_two_consent_to_is_what_each_of_them_consents_to(consent: Consent, other: Consent, use: Use) -> None:
     for spec in load_catalog("laptop").tiers[:2]:
-        hidden = hidden_from(spec, one, use) or hidden_from(spec, other, use)
-        assert (hidden_from(spec, one.narrowed(other), use) is None) == (hidden is None)
+        hidden = hidden_from(spec, consent, use) or hidden_from(spec, other, use)
+        assert (hidden_from(spec, consent.narrowed(other), use) is None) == (hidden is None)

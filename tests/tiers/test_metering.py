@@ -68,7 +68,7 @@ class World:
     def _says(self, add: AddRequest) -> list[str]:
         if self._thinks(add):
             return ["Five is a number. Eight is one too. Both are small. Their sum is 13. Let me check."] * add.n
-        return [f"It is {place}, and that is it." for place in range(add.n)]
+        return [f"It is {index}, and that is it." for index in range(add.n)]
 
     def _thinks(self, add: AddRequest) -> bool:
         return self.tokenizer.decode(add.prompt_token_ids).endswith(THINKING.opening)
@@ -243,8 +243,8 @@ def test_an_estimate_only_grows_and_never_passes_what_was_asked_for(
     assert tally.usage() == Usage()
     tally.sent, tally.max_tokens = True, max_tokens
     told, before, text = 0, Usage(prompt_tokens=24), 0
-    for place, delta in enumerate(deltas):
-        if place in reports:
+    for index, delta in enumerate(deltas):
+        if index in reports:
             told = min(before.completion_tokens + 3, 3 * max_tokens)
             tally.report(Usage(prompt_tokens=24, completion_tokens=told))
             text = 0

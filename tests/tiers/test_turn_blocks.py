@@ -124,12 +124,12 @@ def test_a_turn_is_plain_if_nothing_of_it_is_for_one_server_alone(turn: Turn, is
 
 
 @pytest.mark.parametrize(
-    ("given", "recalled", "sent"), [([GIVEN], (RECALLED,), "given"), ([], (RECALLED,), "recalled"), ([], (), "Well.")]
+    ("opaque", "recalled", "sent"), [([GIVEN], (RECALLED,), "given"), ([], (RECALLED,), "recalled"), ([], (), "Well.")]
 )
 def test_a_dialect_gets_what_its_caller_gave_else_what_is_recalled_else_the_meaning(
-    given: list[Opaque], recalled: tuple[Opaque, ...], sent: str
+    opaque: list[Opaque], recalled: tuple[Opaque, ...], sent: str
 ) -> None:
-    turn = Turn.of("user", "Well.", opaque=[*given, Opaque("gemini", b"{}", "part")], recalled=recalled)
+    turn = Turn.of("user", "Well.", opaque=[*opaque, Opaque("gemini", b"{}", "part")], recalled=recalled)
     body = msgspec.json.decode(msgspec.json.encode(message_turns([turn], controls=False)))
     assert body == [{"role": "user", "content": [{"type": "text", "text": sent}]}]
 

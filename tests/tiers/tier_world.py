@@ -124,7 +124,7 @@ class ScriptedCore(CoreClient):
         return {"m": info}
 
     async def generate(self, request: AddRequest) -> AsyncIterator[SequenceOutput]:
-        place = len(self.added)
+        request_index = len(self.added)
         self.added.append(request)
         self.drawn.append(0)
         self.live.add(request.request_id)
@@ -141,7 +141,7 @@ class ScriptedCore(CoreClient):
                 for index, ids in enumerate(tokens):
                     if position <= min(len(ids), limit) and (request.request_id, index) not in self.aborted:
                         output = self._output(request, index, ids, position)
-                        self.drawn[place] += len(output.token_ids)
+                        self.drawn[request_index] += len(output.token_ids)
                         yield output
                         await asyncio.sleep(0)
         finally:

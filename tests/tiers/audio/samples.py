@@ -43,7 +43,7 @@ def mp3(seconds: float, *, xing_frames: int | None = None, junk: bytes = b"", ta
     frame = b"\xff\xf3\x18\xc0" + bytes(32)
     first = frame if xing_frames is None else frame[:13] + b"Xing" + struct.pack(">II", 1, xing_frames) + bytes(11)
     count = round(seconds / 0.036)
-    return tag + first + b"".join(frame + (junk if place % 10 == 0 else b"") for place in range(count - 1))
+    return tag + first + b"".join(frame + (junk if index % 10 == 0 else b"") for index in range(count - 1))
 
 
 def id3(size: int) -> bytes:

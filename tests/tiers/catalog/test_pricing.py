@@ -85,7 +85,7 @@ def test_tokens_written_for_an_hour_cost_twice_the_prompts_price_unless_the_cata
     price = Price(input_usd_per_million=3, output_usd_per_million=15, cache_write_usd_per_million=3.75)
     own = msgspec.structs.replace(price, cache_write_1h_usd_per_million=5)
     without = msgspec.structs.replace(price, cache_write_usd_per_million=None)
-    costs = [request_cost_usd(one, 100, 0, 10, 60, 40) for one in (price, own, without)]
+    costs = [request_cost_usd(variant, 100, 0, 10, 60, 40) for variant in (price, own, without)]
     assert costs == pytest.approx([(40 * 3 + 20 * 3.75 + 40 * usd) / 1e6 for usd in (6, 5)] + [300 / 1e6])
 
 

@@ -132,7 +132,8 @@ def test_a_tier_may_have_several_keys_with_limits_of_their_own(tier: dict[str, A
     assert remote.api_key_env is None
     assert remote.is_replicated
     servers = [
-        (one.base_url, one.api_key_env, one.requests_per_minute, one.tokens_per_minute) for one in remote.servers
+        (server.base_url, server.api_key_env, server.requests_per_minute, server.tokens_per_minute)
+        for server in remote.servers
     ]
     assert servers == [(remote.base_url, "KEY_A", 60, None), (remote.base_url, "KEY_B", None, 100_000)]
     alone = remote.alone(remote.servers[1])
@@ -164,5 +165,5 @@ def test_a_target_may_name_its_provider_and_keys_and_has_the_price_of_its_tier()
     assert (spare.number, spare.price) == (2, made.tier(2).price)
     assert spare.price.estimated
     assert spare.remote is not None
-    assert [one.api_key_env for one in spare.remote.servers] == ["KEY_A", "KEY_B"]
+    assert [server.api_key_env for server in spare.remote.servers] == ["KEY_A", "KEY_B"]
     assert spare.remote.base_url == "https://x.example/openai/v1"

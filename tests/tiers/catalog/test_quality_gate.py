@@ -94,9 +94,9 @@ def gpu_catalog(weights: Path, report: Path, kind: str, thinker: bool = False, *
     return parse_catalog(table, "catalogue 'gated'")
 
 
-def refusal(given: Catalog, tmp_path: Path) -> str:
+def refusal(gated: Catalog, tmp_path: Path) -> str:
     with pytest.raises(CatalogError) as error:
-        require_quality(given, tmp_path / "cache")
+        require_quality(gated, tmp_path / "cache")
     return str(error.value)
 
 
@@ -212,12 +212,12 @@ def plain_table(model: Path) -> dict[str, Any]:
 def test_a_file_that_others_quantised_is_served_with_a_warning_that_says_how_to_measure_it(
     tmp_path: Path, quantised: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = parse_catalog(plain_table(quantised), "catalogue 'plain'")
-    require_quality(given, tmp_path / "cache")
+    plain = parse_catalog(plain_table(quantised), "catalogue 'plain'")
+    require_quality(plain, tmp_path / "cache")
     report = f"{quantised}.int4-int8.quality.json"
     assert "model 'smollm2-int4' was quantised by others: nothing was measured of it here" in caplog.text
     assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8 --report '{report}'" in caplog.text
-    assert without_report(given, tmp_path / "cache") == []
+    assert without_report(plain, tmp_path / "cache") == []
 
 
 def test_what_is_quantised_here_is_refused_without_a_report_with_the_command_that_makes_one(
@@ -225,23 +225,23 @@ def test_what_is_quantised_here_is_refused_without_a_report_with_the_command_tha
 ) -> None:
     table = plain_table(quantised)
     table["core"]["models"][0]["kv_dtype"] = "int8"
-    given = parse_catalog(table, "catalogue 'plain'")
-    said = refusal(given, tmp_path)
+    plain = parse_catalog(table, "catalogue 'plain'")
+    said = refusal(plain, tmp_path)
     assert f"nothing shows what {quantised} computed as int4-int8 and a KV cache in int8 loses" in said
     assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8" in said
     assert "[unmeasured]" in said
-    assert without_report(given, tmp_path / "cache") == ["smollm2-int4"]
+    assert without_report(plain, tmp_path / "cache") == ["smollm2-int4"]
 
 
 def test_a_folder_that_was_quantised_here_is_refused_without_a_report(tmp_path: Path) -> None:
     folder = write_packed(tmp_path / "made", random_model(32), "awq", 32)
-    given = parse_catalog(plain_table(folder), "catalogue 'plain'")
-    require_quality(given, tmp_path / "cache")
+    plain = parse_catalog(plain_table(folder), "catalogue 'plain'")
+    require_quality(plain, tmp_path / "cache")
 
     record = QuantizationRecord(method="awq", settings={}, dtype="bfloat16", source="0" * 64)
     (folder / RECORD).write_bytes(msgspec.json.encode(record))
 
-    assert "nothing shows what" in refusal(given, tmp_path)
+    assert "nothing shows what" in refusal(plain, tmp_path)
 
 
 def test_a_model_in_full_precision_needs_no_report(tmp_path: Path) -> None:
@@ -259,11 +259,11 @@ def test_a_card_that_rounds_a_model_in_full_precision_needs_a_report(tmp_path: P
     table = tomllib.loads(resources.files("tiers.catalogs").joinpath("datacenter.toml").read_text())
     table["unmeasured"] = {name: "not asked here" for name in table["unmeasured"] if name != "llama-3.1-8b-int4"}
     table["gpu_groups"][0]["models"][0] |= {"path": str(tmp_path / "plain.gguf"), "weights": kind}
-    given = parse_catalog(table, "catalogue 'plain'")
+    plain = parse_catalog(table, "catalogue 'plain'")
     if asked:
-        assert f"nothing shows what {kind} weights computed as {kind} loses" in refusal(given, tmp_path)
+        assert f"nothing shows what {kind} weights computed as {kind} loses" in refusal(plain, tmp_path)
     else:
-        require_quality(given, tmp_path / "cache")
+        require_quality(plain, tmp_path / "cache")
 
 
 def test_a_model_that_only_drafts_needs_no_report(tmp_path: Path, quantised: Path) -> None:

@@ -13,8 +13,8 @@ Body = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 NAMES = ("lookup", "note")
 TURNS = {"messages", "input", "contents", "system", "instructions", "systemInstruction"}
-FURTHER = {kind.name: kind for kind in KINDS if not any(TURNS & set(given) for given in kind.sent.values()
-                                                      if isinstance(given, dict))}  # fmt: skip
+FURTHER = {kind.name: kind for kind in KINDS if not any(TURNS & set(sent) for sent in kind.sent.values()
+                                                      if isinstance(sent, dict))}  # fmt: skip
 """Kinds that can be added to any conversation: parts of a user's turn, and body fields other than the turns."""
 # Models that think take no sampling parameters, and no forced call.
 APART = ("effort of thinking", {"temperature", "top_k", "a call that must be made"})
@@ -67,19 +67,19 @@ conversations = st.builds(Conversation, maybe, st.lists(rounds, max_size=2), tex
 
 def call_ids(said: Conversation) -> Iterator[list[tuple[str, Call]]]:
     """The calls of each round, each with its id."""
-    for number, one in enumerate(said.rounds):
-        yield [(f"call_{number}_{place}_0123456789", call) for place, call in enumerate(one.calls)]
+    for number, round_ in enumerate(said.rounds):
+        yield [(f"call_{number}_{index}_0123456789", call) for index, call in enumerate(round_.calls)]
 
 
 def as_chat(said: Conversation) -> Body:
     """The conversation in OpenAI's chats."""
     turns: list[Body] = [{"role": "system", "content": said.system}] if said.system else []
-    for one, named in zip(said.rounds, call_ids(said), strict=True):
-        turns.append({"role": "user", "content": [{"type": "text", "text": one.question}]})
-        turns += [{"role": "developer", "content": one.aside}] if one.aside else []
-        turns.append({"role": "assistant", "content": one.answer})
-        turns[-1] |= {"reasoning_content": one.thought} if one.thought else {}
-        made = [{"name": call.name, "arguments": json.dumps(call.arguments)} for call in one.calls]
+    for round_, named in zip(said.rounds, call_ids(said), strict=True):
+        turns.append({"role": "user", "content": [{"type": "text", "text": round_.question}]})
+        turns += [{"role": "developer", "content": round_.aside}] if round_.aside else []
+        turns.append({"role": "assistant", "content": round_.answer})
+        turns[-1] |= {"reasoning_content": round_.thought} if round_.thought else {}
+        made = [{"name": call.name, "arguments": json.dumps(call.arguments)} for call in round_.calls]
         if made:
             turns[-1]["tool_calls"] = [
                 {"id": name, "type": "function", "function": function}
@@ -95,10 +95,10 @@ def as_chat(said: Conversation) -> Body:
 def as_responses(said: Conversation) -> Body:
     """The conversation in OpenAI's Responses."""
     items: list[Body] = []
-    for one, named in zip(said.rounds, call_ids(said), strict=True):
-        items.append({"role": "user", "content": [{"type": "input_text", "text": one.question}]})
-        items += [{"role": "developer", "content": one.aside}] if one.aside else []
-        items.append({"role": "assistant", "content": one.answer})
+    for round_, named in zip(said.rounds, call_ids(said), strict=True):
+        items.append({"role": "user", "content": [{"type": "input_text", "text": round_.question}]})
+        items += [{"role": "developer", "content": round_.aside}] if round_.aside else []
+        items.append({"role": "assistant", "content": round_.answer})
         items += [
             {"type": "function_call", "call_id": name, "name": call.name, "arguments": json.dumps(call.arguments)}
             for name, call in named
@@ -114,11 +114,11 @@ def as_messages(said: Conversation) -> Body:
     """The conversation in Anthropic's Messages."""
     turns: list[Body] = []
     results: list[Body] = []
-    for one, named in zip(said.rounds, call_ids(said), strict=True):
-        turns.append({"role": "user", "content": [*results, {"type": "text", "text": one.question}]})
-        turns += [{"role": "system", "content": one.aside}] if one.aside else []
+    for round_, named in zip(said.rounds, call_ids(said), strict=True):
+        turns.append({"role": "user", "content": [*results, {"type": "text", "text": round_.question}]})
+        turns += [{"role": "system", "content": round_.aside}] if round_.aside else []
         used = [{"type": "tool_use", "id": name, "name": call.name, "input": call.arguments} for name, call in named]
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": one.answer}, *used]})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": round_.answer}, *used]})
         results = [_message_result(name, call) for name, call in named]
     turns.append({"role": "user", "content": [*results, {"type": "text", "text": said.last}]})
     tools = [{"name": name, "description": "d", "input_schema": SCHEMA} for name in NAMES]
@@ -139,11 +139,11 @@ def as_gemini(said: Conversation) -> Body:
     """The conversation in Gemini's API."""
     contents: list[Body] = []
     results: list[Body] = []
-    for one, named in zip(said.rounds, call_ids(said), strict=True):
-        contents.append({"role": "user", "parts": [*results, {"text": one.question}]})
+    for round_, named in zip(said.rounds, call_ids(said), strict=True):
+        contents.append({"role": "user", "parts": [*results, {"text": round_.question}]})
         made = [{"functionCall": {"id": name, "name": call.name, "args": call.arguments}} for name, call in named]
-        thought = [{"text": one.thought, "thought": True}] if one.thought else []
-        contents.append({"role": "model", "parts": [*thought, {"text": one.answer}, *made]})
+        thought = [{"text": round_.thought, "thought": True}] if round_.thought else []
+        contents.append({"role": "model", "parts": [*thought, {"text": round_.answer}, *made]})
         results = [
             {"functionResponse": {"id": name, "name": call.name, "response": {"result": call.result}}}
             for name, call in named
@@ -167,38 +167,38 @@ def as_sent(said: Conversation, client: str) -> tuple[Body, list[Kind]]:
     users = [turn for turn in body[_TURNS[client]] if turn.get("role") == "user"]
     turn = users[said.place % len(users)]
     content = turn["parts" if client == "gemini" else "content"]
-    found: list[Kind] = []
+    further: list[Kind] = []
     for name in said.kinds:
-        given = FURTHER[name].sent.get(client)
-        has_tools = any("tools" in kind.sent[client] for kind in found)
-        if given is None or _is_apart(name, said, found):
+        added = FURTHER[name].sent.get(client)
+        has_tools = any("tools" in kind.sent[client] for kind in further)
+        if added is None or _is_apart(name, said, further):
             continue
-        if isinstance(given, list):
-            content += given
-        elif (has_tools and "tools" in given) or not _is_free(body, given):
+        if isinstance(added, list):
+            content += added
+        elif (has_tools and "tools" in added) or not _is_free(body, added):
             continue
         else:
-            _merge(body, given | {"tools": body["tools"] + given.get("tools", [])})
-        found.append(FURTHER[name])
-    return body, found
+            _merge(body, added | {"tools": body["tools"] + added.get("tools", [])})
+        further.append(FURTHER[name])
+    return body, further
 
 
-def _is_apart(name: str, said: Conversation, found: list[Kind]) -> bool:
+def _is_apart(name: str, said: Conversation, further: list[Kind]) -> bool:
     thinking, others = APART
     if name == thinking:
         # A loop of calls goes on without thoughts where those before its calls are not there.
-        return any(kind.name in others for kind in found) or any(one.calls for one in said.rounds[-1:])
-    return name in others and any(kind.name == thinking for kind in found)
+        return any(kind.name in others for kind in further) or any(round_.calls for round_ in said.rounds[-1:])
+    return name in others and any(kind.name == thinking for kind in further)
 
 
-def _is_free(body: Body, given: Body) -> bool:
+def _is_free(body: Body, fields: Body) -> bool:
     """Whether none of the given fields is set. Tools come after those that are there."""
-    both = [name for name in given if name in body and name not in ("tools", "max_tokens")]
-    return all(isinstance(given[name], dict) and _is_free(body[name], given[name]) for name in both)
+    both = [name for name in fields if name in body and name not in ("tools", "max_tokens")]
+    return all(isinstance(fields[name], dict) and _is_free(body[name], fields[name]) for name in both)
 
 
-def _merge(body: Body, given: Body) -> None:
-    for name, value in given.items():
+def _merge(body: Body, fields: Body) -> None:
+    for name, value in fields.items():
         if isinstance(value, dict) and isinstance(body.get(name), dict):
             body[name] = dict(body[name])
             _merge(body[name], value)

@@ -38,7 +38,7 @@ Q = turn("user", "q")
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("turns", "sent"),
     [
         ([Q, call("c1"), turn("user", "wait"), result("c1")], [Q, call("c1"), result("c1"), turn("user", "wait")]),
         ([Q, BOTH, result("c1"), Q], [Q, BOTH, result("c1"), NONE, Q]),
@@ -55,15 +55,15 @@ Q = turn("user", "q")
         ),
     ],
 )
-def test_each_call_has_its_result_right_after_it(given: list[Turn], sent: list[Turn]) -> None:
-    found = adapted(asked(*given), PAIRED)
-    assert found.request.messages == sent
-    assert found.changed == ("messages",)
+def test_each_call_has_its_result_right_after_it(turns: list[Turn], sent: list[Turn]) -> None:
+    fitted = adapted(asked(*turns), PAIRED)
+    assert fitted.request.messages == sent
+    assert fitted.changed == ("messages",)
 
 
 def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
     kinds = {"c1": "custom_tool_call", "c2": "function_call"}
-    items = [{"type": kind, "call_id": one} for one, kind in kinds.items()]
+    items = [{"type": kind, "call_id": call_id} for call_id, kind in kinds.items()]
     both = BOTH.with_opaque([Opaque("responses", json.dumps(item).encode(), item["type"]) for item in items])
     *_, custom, function, _ = adapted(asked(Q, both, Q), PAIRED).request.messages or []
     said = json.loads(custom.written("responses")[0].json)
@@ -71,9 +71,9 @@ def test_an_interrupted_custom_tool_has_a_result_of_its_own_type() -> None:
     assert function == NONE
 
 
-@pytest.mark.parametrize("given", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])
-def test_paired_results_stay_and_so_do_calls_that_still_wait(given: list[Turn]) -> None:
-    request = asked(*given)
+@pytest.mark.parametrize("turns", [[Q, BOTH, result("c2"), result("c1"), Q], [Q, BOTH]])
+def test_paired_results_stay_and_so_do_calls_that_still_wait(turns: list[Turn]) -> None:
+    request = asked(*turns)
     assert adapted(request, PAIRED).request is request
 
 
@@ -96,9 +96,9 @@ def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> Non
     request = asked(
         turn("user", "a"), turn("system", "S1"), turn("assistant", "b"), turn("system", "S2"), turn("user", "c")
     )
-    found = adapted(request, Rules(turns=TurnRules(system=where))).request.messages or []
-    assert [one.role for one in found] == roles
-    text = "|".join(one.text for one in found)
+    messages = adapted(request, Rules(turns=TurnRules(system=where))).request.messages or []
+    assert [message.role for message in messages] == roles
+    text = "|".join(message.text for message in messages)
     assert text.index("S1") < text.index("b") < text.index("S2") < text.index("c")
 
 
@@ -116,7 +116,7 @@ NAME_SENT = {"type": "string", "description": 'of a person\nIt must hold: {"minL
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("schema", "sent"),
     [
         # As Pydantic writes a model, and Zod an object.
         ({"$defs": {"A": {"type": "object", "properties": {"n": NAME}}}, "$schema": "http://json-schema.org/draft-07/",
@@ -139,11 +139,11 @@ NAME_SENT = {"type": "string", "description": 'of a person\nIt must hold: {"minL
           "properties": {"minimum": {"type": "integer", "description": 'It must hold: {"minimum":0}'}}}),
     ],
 )  # fmt: skip
-def test_a_schema_is_closed_and_what_else_it_demands_is_said(given: Any, sent: Any) -> None:
-    before = json.dumps(given)
-    assert closed_schema(given) == sent
+def test_a_schema_is_closed_and_what_else_it_demands_is_said(schema: Any, sent: Any) -> None:
+    before = json.dumps(schema)
+    assert closed_schema(schema) == sent
     assert closed_schema(sent) == sent
-    assert json.dumps(given) == before
+    assert json.dumps(schema) == before
 
 
 @pytest.mark.parametrize(

@@ -54,44 +54,49 @@ cuts = st.none() | st.lists(st.integers(0, 4000), max_size=12)
 
 def named_calls(said: Said) -> list[tuple[str, str, str]]:
     """Id, name and arguments of each call."""
-    return [(f"call_0123456789{place}", f"f{place}", json.dumps(given)) for place, given in enumerate(said.calls)]
+    return [
+        (f"call_0123456789{index}", f"f{index}", json.dumps(arguments)) for index, arguments in enumerate(said.calls)
+    ]
 
 
 def says(dialect: str, said: Said) -> Any:
     """The answer as its server has it (see `server_answers`)."""
     calls = named_calls(said)
     if dialect == "chat":
-        functions = [{"id": one, "type": "function", "function": {"name": name, "arguments": given}}
-                     for one, name, given in calls]  # fmt: skip
+        functions = [{"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                     for call_id, name, arguments in calls]  # fmt: skip
         thought = {"reasoning_content": said.thoughts} if said.thoughts else {}
         return thought | {"content": said.text} | ({"tool_calls": functions} if functions else {})
     if dialect == "messages":
         thoughts: list[Json] = [{"type": "thinking", "thinking": said.thoughts, "signature": SEAL}]
         text: Json = {"type": "text", "text": said.text}
-        made: list[Json] = [{"type": "tool_use", "id": one, "name": name, "input": json.loads(given)}
-                            for one, name, given in calls]  # fmt: skip
+        made: list[Json] = [{"type": "tool_use", "id": call_id, "name": name, "input": json.loads(arguments)}
+                            for call_id, name, arguments in calls]  # fmt: skip
     elif dialect == "responses":
         thoughts = [{"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": said.thoughts}]}]
         part = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
         text = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
-        made = [{"id": f"fc_{one}", "type": "function_call", "status": "completed", "call_id": one, "name": name,
-                 "arguments": given} for one, name, given in calls]  # fmt: skip
+        made = [{"id": f"fc_{call_id}", "type": "function_call", "status": "completed", "call_id": call_id,
+                 "name": name, "arguments": arguments} for call_id, name, arguments in calls]  # fmt: skip
     elif dialect == "gemini":
         thoughts, text = [{"text": said.thoughts, "thought": True}], {"text": said.text}
-        made = [{"functionCall": {"id": one, "name": name, "args": json.loads(given)}} for one, name, given in calls]
+        made = [
+            {"functionCall": {"id": call_id, "name": name, "args": json.loads(arguments)}}
+            for call_id, name, arguments in calls
+        ]
     else:
         thoughts = [{"reasoningContent": {"reasoningText": {"text": said.thoughts, "signature": SEAL}}}]
         text = {"text": said.text}
-        made = [{"toolUse": {"toolUseId": one, "name": name, "input": json.loads(given)}}
-                for one, name, given in calls]  # fmt: skip
+        made = [{"toolUse": {"toolUseId": call_id, "name": name, "input": json.loads(arguments)}}
+                for call_id, name, arguments in calls]  # fmt: skip
     return [*(thoughts if said.thoughts else []), text, *made]
 
 
 def item_events(items: list[Json], random: Random) -> list[Json]:
     """The events of the items of a Response."""
     events: list[Json] = []
-    for place, item in enumerate(items):
-        events.append({"type": "response.output_item.added", "output_index": place, "item": item | {
+    for index, item in enumerate(items):
+        events.append({"type": "response.output_item.added", "output_index": index, "item": item | {
             "summary": [], "content": [], "arguments": ""
         }})  # fmt: skip
         kind, text = {
@@ -99,9 +104,9 @@ def item_events(items: list[Json], random: Random) -> list[Json]:
             "message": ("output_text", item.get("content", [{}])[0].get("text")),
             "function_call": ("function_call_arguments", item.get("arguments")),
         }[item["type"]]  # fmt: skip
-        named = {"item_id": item["id"], "output_index": place}
+        named = {"item_id": item["id"], "output_index": index}
         events += [{"type": f"response.{kind}.delta", **named, "delta": piece} for piece in pieces(text, random)]
-        events.append({"type": "response.output_item.done", "output_index": place, "item": item})
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
     return events
 
 
@@ -139,11 +144,11 @@ def read(dialect: str, chunks: list[bytes], *, is_whole: bool = False) -> Read:
     reader = AnswerReader(server, tally, AnswerBounds(*[2**40] * len(AnswerBounds._fields)), lambda deltas: None)
     parser, events, deltas = server.parser(), list[ServerSentEvent](), list(reader.whole(chunks[0]) if is_whole else [])
     for chunk in [] if is_whole else chunks:
-        events += (found := parser.feed(chunk))
-        deltas += reader.events(found)
+        events += (fed := parser.feed(chunk))
+        deltas += reader.events(fed)
     if not is_whole:
-        events += (found := parser.flush())
-        deltas += reader.last_events(found)
+        events += (fed := parser.flush())
+        deltas += reader.last_events(fed)
     for delta in deltas:
         choice.take(delta)
     calls = [(call.id, call.name, json.loads(call.arguments or "{}")) for call in choice.tool_calls]
@@ -166,7 +171,7 @@ def test_a_stream_says_the_same_however_it_is_cut(
     whole = read(dialect, [stream])
     assert read(dialect, [stream[start:end] for start, end in pairwise(edges)]) == whole
 
-    given_calls = [(one, name, json.loads(given)) for one, name, given in named_calls(said)]
+    given_calls = [(call_id, name, json.loads(arguments)) for call_id, name, arguments in named_calls(said)]
     is_text = dialect == "triton"
     reason = "tool_calls" if said.calls and not is_text else "stop"
     told = {"thoughts": "" if is_text else said.thoughts, "text": said.text, "calls": [] if is_text else given_calls}

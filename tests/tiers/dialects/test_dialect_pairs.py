@@ -60,8 +60,8 @@ def tiers() -> Iterator[dict[str, RemoteTier]]:
         for name, key in KEYS.items():
             patch.setenv(name, key)
         catalog = parse_catalog({"name": "losses"} | tomllib.loads(catalogue("http://127.0.0.1:1")), "losses")
-        found = {spec.name: build_remote(catalog, spec) for spec in catalog.tiers}
-        yield {name: tier for name, tier in found.items() if isinstance(tier, RemoteTier)}
+        built = {spec.name: build_remote(catalog, spec) for spec in catalog.tiers}
+        yield {name: tier for name, tier in built.items() if isinstance(tier, RemoteTier)}
 
 
 class Received(NamedTuple):
@@ -95,14 +95,14 @@ HAVE = {
 
 def parts_of(said: Conversation, client: str) -> dict[str, bool]:
     """Which of these a client's conversation has."""
-    results = [call for one in said.rounds for call in one.calls]
-    found = {
-        "system turn in the middle": any(one.aside for one in said.rounds),
-        THOUGHT: any(one.thought for one in said.rounds),
+    results = [call for round_ in said.rounds for call in round_.calls]
+    parts = {
+        "system turn in the middle": any(round_.aside for round_ in said.rounds),
+        THOUGHT: any(round_.thought for round_ in said.rounds),
         "result of a failed call": any(call.has_failed for call in results),
         "image in a result": any(call.has_image for call in results),
     }
-    return {name: has and client in HAVE[name] for name, has in found.items()}
+    return {name: has and client in HAVE[name] for name, has in parts.items()}
 
 
 def expected_facts(said: Conversation, client: str, server: str, further: list[Kind]) -> Body:
@@ -110,26 +110,26 @@ def expected_facts(said: Conversation, client: str, server: str, further: list[K
     has = parts_of(said, client)
     becomes = {name: LOSSES[name, client, server] for name, is_there in has.items() if is_there}
     system, texts, results = [said.system], list[tuple[str, str]](), list[str]()
-    users = [f"{one.question}" for one in said.rounds] + [said.last]
+    users = [f"{round_.question}" for round_ in said.rounds] + [said.last]
     for part in [part for kind in further for part in kind.sent[client] if isinstance(part, dict)]:
         is_found = part.get("type") == "search_result" and server != "messages"
         shown = f"\n{part['title']} ({part['source']})\n{WORD}" if is_found else part.get("text", "")
         users[said.place % len(users)] += shown
-    for one, question in zip(said.rounds, users, strict=False):
+    for round_, question in zip(said.rounds, users, strict=False):
         texts.append(("user", question))
-        if one.aside and becomes.get("system turn in the middle") == "changed":
-            texts.append(("user", f"<system>\n{one.aside}\n</system>"))
-        elif one.aside and "system turn in the middle" in becomes:
-            system.append(one.aside)
-        texts.append(("assistant", one.answer))
-        for call in one.calls:
+        if round_.aside and becomes.get("system turn in the middle") == "changed":
+            texts.append(("user", f"<system>\n{round_.aside}\n</system>"))
+        elif round_.aside and "system turn in the middle" in becomes:
+            system.append(round_.aside)
+        texts.append(("assistant", round_.answer))
+        for call in round_.calls:
             has_failed = call.has_failed and becomes.get("result of a failed call") == "changed"
             results.append(FAILED_RESULT + call.result if has_failed else call.result)
     numbers = range(len(results))
     return {
         "system": "\n\n".join(filter(None, system)),
         "texts": joined([*texts, ("user", users[-1])]),
-        "calls": [[call.name, call.arguments] for one in said.rounds for call in one.calls],
+        "calls": [[call.name, call.arguments] for round_ in said.rounds for call in round_.calls],
         "results": results,
         "answered": list(numbers),
         "tools": sorted(NAMES),
@@ -138,13 +138,13 @@ def expected_facts(said: Conversation, client: str, server: str, further: list[K
 
 def joined(texts: list[tuple[str, str]]) -> list[list[str]]:
     """Texts with those of one role after another as one. How they are set apart is the dialect's."""
-    found: list[list[str]] = []
+    merged: list[list[str]] = []
     for role, text in texts:
-        if found and found[-1][0] == role:
-            found[-1][1] += text
+        if merged and merged[-1][0] == role:
+            merged[-1][1] += text
         else:
-            found.append([role, text])
-    return [[role, APART.sub(r"\1", text)] for role, text in found]
+            merged.append([role, text])
+    return [[role, APART.sub(r"\1", text)] for role, text in merged]
 
 
 def facts_of(dialect: str, body: Body) -> Body:
@@ -152,11 +152,11 @@ def facts_of(dialect: str, body: Body) -> Body:
     facts = request_facts(dialect, body)
     numbers = {call_id: number for number, (call_id, _, _) in enumerate(facts["calls"])}
     # Gemini's own ids are optional: results then follow the calls in their order.
-    answered = [numbers.get(call_id, place) for place, (call_id, _) in enumerate(facts["results"])]
+    answered = [numbers.get(call_id, index) for index, (call_id, _) in enumerate(facts["results"])]
     return {
         "system": facts["system"],
         "texts": joined(facts["texts"]),
-        "calls": [[name, given] for _, name, given in facts["calls"]],
+        "calls": [[name, arguments] for _, name, arguments in facts["calls"]],
         "results": [text.removesuffix(MEDIA_FOLLOW).rstrip() for _, text in facts["results"]],
         "answered": list(range(len(answered))) if dialect == "gemini" else answered,
         "tools": [name for name, _, schema in facts["tools"] if name in NAMES and schema == SCHEMA],
@@ -167,8 +167,8 @@ def check_pair(said: Conversation, client: str, server: str, further: list[Kind]
     """What a server gets is what the table says, of each part and field."""
     has = [name for name, is_there in parts_of(said, client).items() if is_there]
     told = {name: LOSSES[name, client, server] for name in [*has, *[kind.name for kind in further]]}
-    thoughts = [one for one in said.rounds if one.thought]
-    if client == server == "gemini" and any(one.calls for one in thoughts):
+    thoughts = [round_ for round_ in said.rounds if round_.thought]
+    if client == server == "gemini" and any(round_.calls for round_ in thoughts):
         # A turn with calls that Gemini has not signed is said again, without what was thought.
         told[THOUGHT] = "left out"
     assert (got is None) == ("refused" in told.values()), told
@@ -180,7 +180,7 @@ def check_pair(said: Conversation, client: str, server: str, further: list[Kind]
         is_named = told[kind.name] == "left out" and bool(got.named)
         assert outcome_of(kind, got.dialect, text, is_named=is_named) == told[kind.name], kind.name
     if told.get(THOUGHT) == "kept":
-        assert all(json.dumps(one.thought, ensure_ascii=False) in text for one in thoughts)
+        assert all(json.dumps(round_.thought, ensure_ascii=False) in text for round_ in thoughts)
     lost = [name for name, outcome in told.items() if outcome == "left out"]
     assert len(got.named) >= bool(lost), told
     if not lost and "changed" not in told.values():
@@ -214,7 +214,7 @@ def canonical(dialect: str, body: Body) -> Body:
     if dialect == "responses":
         body["input"] = [{"type": "message"} | item for item in body["input"]]
     if dialect == "gemini":
-        declared = [one for entry in body["tools"] for one in entry["functionDeclarations"]]
+        declared = [function for entry in body["tools"] for function in entry["functionDeclarations"]]
         body["tools"] = [{"functionDeclarations": declared}]
         for turn in body["contents"]:
             for part in turn["parts"]:
@@ -232,8 +232,8 @@ def test_a_server_of_the_callers_dialect_gets_its_request(
 ) -> None:
     # What its own table takes away, and where these models read no system, is not asked for.
     kept = [name for name in said.kinds if LOSSES.get((name, dialect, dialect)) == "kept"]
-    thinks = [one._replace(aside="", thought="" if dialect == "gemini" and one.calls else one.thought)
-              for one in said.rounds]  # fmt: skip
+    thinks = [round_._replace(aside="", thought="" if dialect == "gemini" and round_.calls else round_.thought)
+              for round_ in said.rounds]  # fmt: skip
     body, _ = as_sent(said._replace(rounds=thinks, kinds=kept), dialect)
     got = received(tiers[dialect], read(dialect, json.dumps(body).encode()))
     assert got is not None

@@ -67,10 +67,10 @@ MEANINGS = ("maximum", "credit", "balance", "rate", "too many", "again", "余额
 
 @pytest.mark.parametrize("text", WORDS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("place", PLACES)
-def test_an_echo_in_any_form_leaves_none_of_its_words(text: str, form: str, place: str) -> None:
+@pytest.mark.parametrize("location", PLACES)
+def test_an_echo_in_any_form_leaves_none_of_its_words(text: str, form: str, location: str) -> None:
     message = f"1 validation error for x: Value error [type=value_error, input_value={FORMS[form](text)}, is bad]"
-    left = own_words(message, PLACES[place](text))
+    left = own_words(message, PLACES[location](text))
     assert left.startswith("1 validation error for x: Value error [type=value_error, input_value=")
     assert left.endswith("is bad]")
     assert not [word for word in MEANINGS if word in left.lower()]
@@ -113,12 +113,12 @@ def meanings(message: str) -> set[str]:
 
 @pytest.mark.parametrize("text", BARE_TEXTS)
 @pytest.mark.parametrize("form", BARE_FORMS)
-@pytest.mark.parametrize("place", ["a message", "JSON in a text", "a line of a text"])
+@pytest.mark.parametrize("location", ["a message", "JSON in a text", "a line of a text"])
 def test_an_echo_without_quotes_that_means_something_is_none_of_the_servers_words(
-    text: str, form: str, place: str
+    text: str, form: str, location: str
 ) -> None:
     assert meanings(text)
-    assert meanings(own_words(form.format(text), PLACES[place](text))) == meanings(form.format("x"))
+    assert meanings(own_words(form.format(text), PLACES[location](text))) == meanings(form.format("x"))
 
 
 WITH_COUNTS = [

@@ -95,8 +95,8 @@ def test_what_is_written_is_read_as_what_it_was(blocks: Any, reason: str, size: 
         collected(SERVER.read_whole(body, whole)),
     ):
         assert (choice.text, choice.reasoning, choice.finish_reason) == (said.text, said.reasoning, said.finish_reason)
-        assert [(one.id, one.name, json.loads(one.arguments)) for one in choice.tool_calls] == [
-            (one.id, one.name, json.loads(one.arguments)) for one in said.tool_calls
+        assert [(call.id, call.name, json.loads(call.arguments)) for call in choice.tool_calls] == [
+            (call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls
         ]
     assert streamed.reported == whole.reported == USAGE
 
@@ -128,11 +128,11 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(PARTS)))
-def test_a_server_gets_a_callers_parts_as_they_are(place: int) -> None:
+@pytest.mark.parametrize("index", range(len(PARTS)))
+def test_a_server_gets_a_callers_parts_as_they_are(index: int) -> None:
     turns = [
         {"role": "user", "parts": [{"text": "What?"}, PARTS[1]]},
-        {"role": "model", "parts": [PARTS[place]]},
+        {"role": "model", "parts": [PARTS[index]]},
         {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {"a": [1, None]}}}]},
     ]
     body = msgspec.convert({"contents": turns}, GenerateContentRequest)

@@ -94,8 +94,10 @@ def test_what_is_written_is_read_as_what_it_was(blocks: Any, end: tuple[str, str
         assert (choice.text, choice.reasoning) == (said.text, said.reasoning)
         assert choice.finish_reason == said.finish_reason
         assert choice.stop_sequence == said.stop_sequence
-        assert [(one.id, one.name) for one in choice.tool_calls] == [(one.id, one.name) for one in said.tool_calls]
-        arguments = [[json.loads(one.arguments) for one in of.tool_calls] for of in (choice, said)]
+        assert [(call.id, call.name) for call in choice.tool_calls] == [
+            (call.id, call.name) for call in said.tool_calls
+        ]
+        arguments = [[json.loads(call.arguments) for call in of.tool_calls] for of in (choice, said)]
         assert arguments[0] == arguments[1]
     assert streamed.reported == whole.reported == USAGE
 
@@ -125,6 +127,6 @@ def test_blocks_of_a_stream_are_those_of_the_whole_answer(blocks: Any, end: tupl
     ordered = sorted(blocks, key=lambda block: ("thinking", "text", "call").index(block[0]))
     deltas = deltas_of(ordered, *end)
     streamed = read(written(deltas), tally(opaque=True), 64)
-    bodies = [whole_message(HEAD, collected(one), USAGE, SHOWN) for one in (streamed, deltas)]
+    bodies = [whole_message(HEAD, collected(answer), USAGE, SHOWN) for answer in (streamed, deltas)]
     contents = [json.loads(msgspec.json.encode(body.content)) for body in bodies]
     assert contents[0] == contents[1]

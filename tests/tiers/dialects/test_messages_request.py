@@ -35,15 +35,15 @@ def test_documents_and_search_results_in_text_are_read() -> None:
     text = {"type": "document", "title": "Rain", "source": {"type": "text", "media_type": "text/plain", "data": "Wet."}}
     content = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "Dry."}]}}
     hot = [{"type": "text", "text": "Hot."}]
-    found = {"type": "search_result", "title": "Sun", "source": "https://sun", "content": hot}
-    turns = read(messages=[{"role": "user", "content": [text, content, found]}]).turns
+    search_result = {"type": "search_result", "title": "Sun", "source": "https://sun", "content": hot}
+    turns = read(messages=[{"role": "user", "content": [text, content, search_result]}]).turns
     assert [(turn.role, turn.text) for turn in turns or ()] == [
         ("user", "Rain\nWet.\n\nDry.\n\nSun (https://sun)\nHot.")
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "choice", "name", "parallel", "explicit"),
+    ("tool_choice", "choice", "name", "parallel", "explicit"),
     [
         (None, "auto", None, True, ()),
         ({"type": "auto"}, "auto", None, True, ("tool_choice",)),
@@ -57,17 +57,17 @@ def test_documents_and_search_results_in_text_are_read() -> None:
     ],
 )  # fmt: skip
 def test_a_choice_of_tools_has_its_meaning(
-    given: dict[str, Any] | None, choice: str, name: str | None, parallel: bool, explicit: tuple[str, ...]
+    tool_choice: dict[str, Any] | None, choice: str, name: str | None, parallel: bool, explicit: tuple[str, ...]
 ) -> None:
-    found = read(tools=[SEARCH, ADD], tool_choice=given)
-    assert found.tooling is not None
-    assert (found.tooling.choice, found.tooling.name, found.tooling.parallel) == (choice, name, parallel)
-    assert found.explicit == explicit
+    request = read(tools=[SEARCH, ADD], tool_choice=tool_choice)
+    assert request.tooling is not None
+    assert (request.tooling.choice, request.tooling.name, request.tooling.parallel) == (choice, name, parallel)
+    assert request.explicit == explicit
 
 
 def test_a_tool_that_nothing_runs_is_left_out_by_name_next_to_the_callers_own() -> None:
-    found = read(tools=[SEARCH, ADD], keeps_own=False)
-    assert (found.ignored, found.opaque and found.opaque.server_tools) == (("tools.web_search_20250305",), ())
+    reduced = read(tools=[SEARCH, ADD], keeps_own=False)
+    assert (reduced.ignored, reduced.opaque and reduced.opaque.server_tools) == (("tools.web_search_20250305",), ())
     kept = read(tools=[SEARCH, ADD])
     assert (kept.ignored, kept.opaque and kept.opaque.server_tools) == ((), ("web_search_20250305",))
 

@@ -89,10 +89,10 @@ def test_functions_of_responses_get_another_name_and_custom_tools_keep_their_for
 
 def test_functions_next_to_a_tool_that_google_runs_get_another_name() -> None:
     tools = [{"functionDeclarations": [{"name": GIVEN, "parameters": SCHEMA}], "googleSearch": {}}]
-    given = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "tools": tools}
-    read = read_gemini(msgspec.convert(given, GenerateContentRequest), "gemini", stream=False, runs_tools=True)
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "tools": tools}
+    read = read_gemini(msgspec.convert(body, GenerateContentRequest), "gemini", stream=False, runs_tools=True)
     functions, own = sent(GeminiServer(REMOTE), read, RULES)["tools"]
-    assert [one["name"] for one in functions["functionDeclarations"]] == [SENT]
+    assert [function["name"] for function in functions["functionDeclarations"]] == [SENT]
     assert own == {"googleSearch": {}}
     assert sent(GeminiServer(REMOTE), read, Rules())["tools"] == tools
 

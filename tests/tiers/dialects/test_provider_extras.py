@@ -33,10 +33,10 @@ def spec(kind: Any = "anthropic", model: str = "claude-opus-4-6", **more: Any) -
 OPENAI = spec("openai-provider", "gpt-5", provider="openai")
 
 
-def request(given: dict[str, Any] | None = None, dialect: Any = "messages", **more: Any) -> GenerationRequest:
-    fields = {name: msgspec.json.encode(value) for name, value in (given or {}).items()}
-    own = tuple(tool["type"] for tool in (given or {}).get("tools", ()) if tool["type"] != "function")
-    if given is not None:
+def request(opaque_fields: dict[str, Any] | None = None, dialect: Any = "messages", **more: Any) -> GenerationRequest:
+    fields = {name: msgspec.json.encode(value) for name, value in (opaque_fields or {}).items()}
+    own = tuple(tool["type"] for tool in (opaque_fields or {}).get("tools", ()) if tool["type"] != "function")
+    if opaque_fields is not None:
         more["opaque"] = OpaqueFields(dialect, fields, own)
     return GenerationRequest(request_id="r", sampling=SamplingParams(), **more)
 
@@ -59,15 +59,15 @@ def test_every_row_has_a_source_and_what_bounds_or_prices_it() -> None:
     ],
 )  # fmt: skip
 def test_priority_multiplies_tokens_by_model_and_is_unpriced_for_others(model: str, factor: float | None) -> None:
-    one = spec("openai-provider", model, provider="openai")
+    tier = spec("openai-provider", model, provider="openai")
     asked = request(passed={"service_tier": "priority"})
-    told = billed_extras(one, asked, Usage(extras={"service_tier=priority": 1}), 1)
+    told = billed_extras(tier, asked, Usage(extras={"service_tier=priority": 1}), 1)
     if factor is None:
         assert told.notes == ("priority: unpriced",)
         with pytest.raises(UnboundedCostError, match="service_tier: what 'priority' costs at tier 't' is not known"):
-            most_extra_costs(one, asked, 10, 10, 1)
+            most_extra_costs(tier, asked, 10, 10, 1)
     else:
-        assert told.factor == most_extra_costs(one, asked, 10, 10, 1).factor == factor
+        assert told.factor == most_extra_costs(tier, asked, 10, 10, 1).factor == factor
 
 
 def test_the_class_that_the_answer_names_is_billed_and_without_one_the_class_that_was_asked_for() -> None:
@@ -83,8 +83,8 @@ def test_the_class_that_the_answer_names_is_billed_and_without_one_the_class_tha
 def test_multipliers_stack_and_uses_come_on_top() -> None:
     asked = request({"speed": "fast", "inference_geo": "us", "tools": [SEARCH | {"max_uses": 4}]})
     usage = Usage(extras={"speed=fast": 1, "inference_geo=us": 1, "web_search_requests": 3})
-    found = billed_extras(spec(), asked, usage, 1)
-    assert (found.factor, found.usd) == (pytest.approx(6.6), pytest.approx(0.03))
+    billed = billed_extras(spec(), asked, usage, 1)
+    assert (billed.factor, billed.usd) == (pytest.approx(6.6), pytest.approx(0.03))
     most = most_extra_costs(spec(), asked, 10, 10, 1)
     assert (most.factor, most.usd, most.reads) == (pytest.approx(6.6), pytest.approx(0.04), 4)
 
@@ -134,9 +134,9 @@ def test_what_has_no_known_price_has_no_bound_unless_the_catalogue_prices_it(
     with pytest.raises(UnboundedCostError) as refused:
         most_extra_costs(spec(), asked, 10, 10, 1)
     assert refused.value.param == param
-    (one,) = asked_extras(spec(), asked)
-    assert billed_extras(spec(), asked, Usage(), 1).notes == (f"{one.extra.name}: unpriced",)
-    priced = spec(extra_prices={one.extra.name: 0.5})
+    (use,) = asked_extras(spec(), asked)
+    assert billed_extras(spec(), asked, Usage(), 1).notes == (f"{use.extra.name}: unpriced",)
+    priced = spec(extra_prices={use.extra.name: 0.5})
     assert most_extra_costs(priced, asked, 10, 10, 1).usd == 0.5
     assert billed_extras(priced, asked, Usage(), 2).usd == 1.0
 
@@ -165,8 +165,8 @@ def test_audio_costs_what_the_price_list_says_of_it() -> None:
     hearing = spec("openai-provider", "gpt-audio", provider="openai")
     part = media("audio", {"data": "AAAA", "format": "mp3"})
     asked = request(messages=[Turn.of("user", [*(part, part)])])
-    found = billed_extras(hearing, asked, Usage(prompt_tokens=100, extras={"audio_prompt_tokens": 60}), 1)
-    assert found.usd == pytest.approx(60 * (32 - 1) / 1e6), "beyond what they cost as text"
+    billed = billed_extras(hearing, asked, Usage(prompt_tokens=100, extras={"audio_prompt_tokens": 60}), 1)
+    assert billed.usd == pytest.approx(60 * (32 - 1) / 1e6), "beyond what they cost as text"
     assert most_extra_costs(hearing, asked, 100, 10, 1).usd == pytest.approx(100 * (32 - 1) / 1e6)
     spoken = request(extra={"modalities": ["text", "audio"]})
     assert most_extra_costs(hearing, spoken, 100, 10, 1).usd == pytest.approx(10 * (64 - 2) / 1e6)

@@ -22,11 +22,11 @@ from tiers.dialects.written.written_calls import WRITTEN
 
 FILES: list[Any] = [server_rows(), client_rows(), REFUSAL_ROWS, WORDINGS, WRITTEN]
 ROWS = [
-    pytest.param(row, id=f"{type(row).__name__} {place}")
+    pytest.param(row, id=f"{type(row).__name__} {index}")
     for file in FILES
     for rows in (getattr(file, name) for name in file.__struct_fields__)
     if isinstance(rows, list | tuple)
-    for place, row in enumerate(rows)
+    for index, row in enumerate(rows)
     if isinstance(row, Row)
 ]
 
@@ -49,9 +49,9 @@ def test_every_file_of_rows_is_read_by_someone() -> None:
 
 def test_a_name_in_braces_stands_for_a_pattern() -> None:
     pattern = pattern_of(r"at most {limit}.{0,3}$", {"limit": r"(?P<limit>\d+)"})
-    found = pattern.search("AT MOST 12 .")
-    assert found is not None
-    assert found["limit"] == "12"
+    match = pattern.search("AT MOST 12 .")
+    assert match is not None
+    assert match["limit"] == "12"
 
 
 @pytest.mark.parametrize("pattern", WORDINGS.compiled(), ids=lambda pattern: pattern.pattern[:40])
@@ -153,20 +153,20 @@ def test_every_edit_changes_a_request_of_some_recording() -> None:
                     if dialect in get_args(quirks.Dialect) and isinstance(asked, dict):
                         changed |= edits_that_change(asked.pop("extra_body", {}) | asked, dialect)
     rows = client_rows().edits
-    assert [row for place, row in enumerate(rows) if place not in changed] == []
+    assert [row for index, row in enumerate(rows) if index not in changed] == []
 
 
 def edits_that_change(body: dict[str, Any], dialect: quirks.Dialect) -> set[int]:
-    """The places of the edits that change something of a body, each applied after those before it."""
-    found = set()
-    for place, edit in enumerate(client_rows().edits):
+    """The indices of the edits that change something of a body, each applied after those before it."""
+    changing = set()
+    for index, edit in enumerate(client_rows().edits):
         before = copy.deepcopy(body)
         if dialect in edit.dialects:
             for table in [table for path in edit.at for table in quirks._objects({"": [body]}, path)]:
                 if edit.is_of(str(table.get("type"))):
                     edit.change(table)
-        found |= {place} if body != before else set()
-    return found
+        changing |= {index} if body != before else set()
+    return changing
 
 
 def test_every_mark_of_thoughts_answers_and_calls_is_in_some_recording() -> None:
@@ -187,8 +187,8 @@ def test_every_row_of_refusals_is_in_some_recording() -> None:
     kinds = ("parameters", "keywords", "limits", "meanings", "lessons")
     rows = [row for kind in kinds for row in getattr(REFUSAL_ROWS, kind) if row.patterns]
     patterns = [[REFUSAL_ROWS.pattern(text) for text in row.patterns] for row in rows]
-    found = [any(pattern.search(text) for pattern in ways for text in said) for ways in patterns]
-    assert [row for row, is_found in zip(rows, found, strict=True) if not is_found] == []
+    matched = [any(pattern.search(text) for pattern in ways for text in said) for ways in patterns]
+    assert [row for row, is_found in zip(rows, matched, strict=True) if not is_found] == []
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.dialects.refusals import REFUSAL_ROWS, lessons_in, refused_parameters
 from tiers.dialects.server_error import parse_error, wait_in
 from tiers.errors import CallerCredential, TierRequestError
-from tiers.remote.refusals import LearnedRefusals, Place
+from tiers.remote.refusals import LearnedRefusals, ServedModel
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
 
@@ -34,9 +34,9 @@ def test_every_lesson_is_taught_by_some_recording() -> None:
     messages = [
         parse_error(json.dumps(body if isinstance(body, dict) else openai(body)).encode()).message for body in bodies
     ]
-    found = {name for message in messages for name in lessons_in(message, None, None)}
+    taught = {name for message in messages for name in lessons_in(message, None, None)}
     # The first is what a second refusal of a format teaches, and the second is not a change of a body.
-    assert {lesson.name for lesson in REFUSAL_ROWS.lessons} - found == {"response_format.type", "chat/completions"}
+    assert {lesson.name for lesson in REFUSAL_ROWS.lessons} - taught == {"response_format.type", "chat/completions"}
 
 
 COLD: GenerationRequest = chat(sampling=SamplingParams(temperature=0.2, top_p=0.9), whole=True)
@@ -51,7 +51,7 @@ async def reply_to(call: Call, *refused: str, status: int = 400) -> None:
     await call.whole("Hi", {"prompt_tokens": 9, "completion_tokens": 1})
 
 
-async def test_what_is_refused_is_left_out_named_and_remembered_per_place() -> None:
+async def test_what_is_refused_is_left_out_named_and_remembered_per_model() -> None:
     learned = LearnedRefusals()
     async with LoopbackServer(lambda call: reply_to(call, "temperature", "top_p", status=422)) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind="vllm"), refusals=learned)
@@ -62,9 +62,9 @@ async def test_what_is_refused_is_left_out_named_and_remembered_per_place() -> N
         assert [sorted(call.body.keys() & {"temperature", "top_p"}) for call in server.calls] == [
             ["temperature", "top_p"], ["top_p"], [], [],
         ]  # fmt: skip
-        (known,) = learned.listed()
-        assert (known.tier, known.url, known.api) == (tier.name, server.base_url, "chat/completions")
-        assert known.parameters == ["temperature", "top_p"]
+        (refusal,) = learned.listed()
+        assert (refusal.tier, refusal.url, refusal.api) == (tier.name, server.base_url, "chat/completions")
+        assert refusal.parameters == ["temperature", "top_p"]
         learned.forget(tier.name)
         await collect(tier, COLD)
         assert "temperature" in server.calls[4].body
@@ -127,12 +127,12 @@ async def test_nothing_is_learned_under_a_callers_own_credential() -> None:
 def test_refusals_are_forgotten_after_a_day_and_bounded() -> None:
     now = 0.0
     learned = LearnedRefusals(most=2, clock=lambda: now)
-    places = [Place(f"t{n}", "u", "chat", "m") for n in range(3)]
-    for place in places:
-        learned.learn(place, frozenset({"seed"}))
-    assert [learned.at(place) for place in places] == [frozenset(), {"seed"}, {"seed"}]
+    models = [ServedModel(f"t{n}", "u", "chat", "m") for n in range(3)]
+    for model in models:
+        learned.learn(model, frozenset({"seed"}))
+    assert [learned.at(model) for model in models] == [frozenset(), {"seed"}, {"seed"}]
     now = 86_401.0
-    assert learned.at(places[2]) == frozenset()
+    assert learned.at(models[2]) == frozenset()
     assert learned.listed() == []
 
 

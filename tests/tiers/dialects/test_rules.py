@@ -65,10 +65,10 @@ def test_every_row_has_its_source_and_is_reachable(row: ServerRow) -> None:
     assert row.source.startswith("https://")
     assert re.fullmatch(r"20\d\d-[01]\d", row.seen)
     assert row.rules
-    known = {*get_args(ProviderName), *get_args(RemoteKind), *_SERVERS_WITHOUT_A_KIND}
-    known |= {*server_rows().hosts.values(), *server_rows().groups}
+    servers = {*get_args(ProviderName), *get_args(RemoteKind), *_SERVERS_WITHOUT_A_KIND}
+    servers |= {*server_rows().hosts.values(), *server_rows().groups}
     assert row.servers
-    assert {*row.servers} <= known
+    assert {*row.servers} <= servers
 
 
 def test_a_family_of_models_is_named_by_some_row() -> None:

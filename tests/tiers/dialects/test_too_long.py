@@ -30,9 +30,9 @@ from tiers.remote.remote_tier import RemoteTier
     ],
 )
 def test_what_a_server_says_of_its_context_alone_is_read(message: str, most: int) -> None:
-    found = too_long(parse_error(msgspec.json.encode({"error": {"message": message}})))
-    assert found is not None
-    assert (found.prompt_tokens, found.answer_tokens, found.max_context) == (0, 0, most)
+    excess = too_long(parse_error(msgspec.json.encode({"error": {"message": message}})))
+    assert excess is not None
+    assert (excess.prompt_tokens, excess.answer_tokens, excess.max_context) == (0, 0, most)
 
 
 def test_each_wording_is_one_that_some_recording_has() -> None:

@@ -9,7 +9,7 @@ CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "one", "other", "expected"),
+    ("prompt", "answer", "other", "expected"),
     [
         (NUMBER, "They have 36 legs.", "9 * 4 = 36", 1.0),
         (NUMBER, "They have 36 legs.", "That makes 32.", 0.0),
@@ -26,7 +26,7 @@ CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
     ],
 )
 def test_answers_agree_if_their_checkable_results_are_equal(
-    prompt: str, one: str, other: str, expected: float | None
+    prompt: str, answer: str, other: str, expected: float | None
 ) -> None:
-    assert agreement(prompt, one, other) == expected
-    assert (final_answer(prompt, one) is None) is (expected is None)
+    assert agreement(prompt, answer, other) == expected
+    assert (final_answer(prompt, answer) is None) is (expected is None)

@@ -43,19 +43,19 @@ def call(arguments: dict[str, Any] | str, name: str = "edit") -> Call:
 def turned(value: Any) -> Any:
     """The same value with its keys in the opposite order."""
     if isinstance(value, dict):
-        return {name: turned(one) for name, one in reversed(value.items())}
-    return [turned(one) for one in value] if isinstance(value, list) else value
+        return {name: turned(member) for name, member in reversed(value.items())}
+    return [turned(element) for element in value] if isinstance(value, list) else value
 
 
 @given(ours=calls, theirs=calls, data=st.data())
 def test_neither_the_order_of_calls_nor_that_of_keys_nor_the_side_changes_anything(
     ours: list[tuple[str, Any]], theirs: list[tuple[str, Any]], data: st.DataObject
 ) -> None:
-    one, other = [call(a, n) for n, a in ours], [call(a, n) for n, a in theirs]
+    our_calls, their_calls = [call(a, n) for n, a in ours], [call(a, n) for n, a in theirs]
     shuffled = [call(turned(a), n) for n, a in data.draw(st.permutations(ours))]
-    found = compared_calls([EDIT], one, other)
-    assert found == compared_calls([EDIT], shuffled, other) == compared_calls([EDIT], other, shuffled)
-    same = compared_calls([EDIT], one, shuffled)
+    compared = compared_calls([EDIT], our_calls, their_calls)
+    assert compared == compared_calls([EDIT], shuffled, their_calls) == compared_calls([EDIT], their_calls, shuffled)
+    same = compared_calls([EDIT], our_calls, shuffled)
     assert same is not None
     assert (same.unequal, same.free, same.share) == (0, 0, 1.0)
 

@@ -31,14 +31,14 @@ PIECES = [*FORMS.split(" "), "the answer is "]
 
 @pytest.mark.parametrize(("prompt", "text", "said"), CASES)
 def test_a_written_answer_gives_its_value(prompt: str, text: str, said: str | None) -> None:
-    found = final_answer(prompt, text)
-    assert (None if found is None else f"{found.kind} {found.value}") == said
+    answer = final_answer(prompt, text)
+    assert (None if answer is None else f"{answer.kind} {answer.value}") == said
 
 
-@pytest.mark.parametrize(("prompt", "one", "other", "same"), PAIRS)
-def test_answers_agree_only_if_they_say_the_same(prompt: str, one: str, other: str, same: bool) -> None:
-    assert agree(final_answer(prompt, one), final_answer(prompt, other)) is same
-    assert agree(final_answer(prompt, other), final_answer(prompt, one)) is same
+@pytest.mark.parametrize(("prompt", "text", "other", "same"), PAIRS)
+def test_answers_agree_only_if_they_say_the_same(prompt: str, text: str, other: str, same: bool) -> None:
+    assert agree(final_answer(prompt, text), final_answer(prompt, other)) is same
+    assert agree(final_answer(prompt, other), final_answer(prompt, text)) is same
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def _call(arguments: str) -> list[Call]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("call", "other", "same"),
     [
         ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True),
         ('{"a": 1}', '{"a": "1"}', False),
@@ -75,8 +75,8 @@ def _call(arguments: str) -> list[Call]:
         ("{", "{", False),
     ],
 )
-def test_tool_calls_agree_by_name_and_arguments_with_their_types(one: str, other: str, same: bool) -> None:
-    assert agree(final_answer("", "", None, _call(one)), final_answer("", "", None, _call(other))) is same
+def test_tool_calls_agree_by_name_and_arguments_with_their_types(call: str, other: str, same: bool) -> None:
+    assert agree(final_answer("", "", None, _call(call)), final_answer("", "", None, _call(other))) is same
 
 
 SCHEMA: dict[str, Any] = {
@@ -92,9 +92,9 @@ SCHEMA: dict[str, Any] = {
 
 
 def test_structured_outputs_agree_by_field_and_free_text_does_not_count() -> None:
-    one = {"city": "Rome", "note": "warm", "when": "2026-01-01", "parts": [{"n": 1, "why": "a"}]}
+    answer = {"city": "Rome", "note": "warm", "when": "2026-01-01", "parts": [{"n": 1, "why": "a"}]}
     other = {"city": "Oslo", "note": "cold", "when": "2026-01-01", "parts": [{"n": 1, "why": "b"}]}
-    texts = [json.dumps(value) for value in (one, other)]
+    texts = [json.dumps(value) for value in (answer, other)]
     fields, others = (checked_fields(SCHEMA, text) for text in texts)
     assert fields == {"city": '"Rome"', "when": '"2026-01-01"', "parts": '[{"n":1}]'}
     assert {name: value == others[name] for name, value in fields.items()} == {
@@ -104,7 +104,7 @@ def test_structured_outputs_agree_by_field_and_free_text_does_not_count() -> Non
     }
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     assert expected_kind("Where?", form) == "fields"
-    same = json.dumps(one | {"note": "other"})
+    same = json.dumps(answer | {"note": "other"})
     assert agree(final_answer("Where?", texts[0], form), final_answer("Where?", same, form))
     assert not agree(final_answer("Where?", texts[0], form), final_answer("Where?", texts[1], form))
     assert checked_fields(SCHEMA, "no JSON") == {}
@@ -125,6 +125,6 @@ def test_a_schema_of_free_text_has_nothing_to_check() -> None:
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60).map("".join), st.integers(1, 400))
 def test_any_text_is_read_and_agrees_with_itself_alone_if_it_has_an_answer(text: str, times: int) -> None:
     for prompt in (LEGS, CHOICE, CODE, FORMULA, MOOD, TAGS, text):
-        found = final_answer(prompt, text)
-        assert agree(found, found) is (found is not None)
+        answer = final_answer(prompt, text)
+        assert agree(answer, answer) is (answer is not None)
     expected_kind(text * times)

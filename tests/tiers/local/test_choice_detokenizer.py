@@ -87,9 +87,9 @@ def test_offsets_count_characters_of_the_text_not_of_the_tokens(tokenizer: Token
     outputs = [
         SequenceOutput(request_id="r", index=0, token_ids=[i], logprobs=[TokenLogprob(i, -1.0, [])]) for i in ids
     ]
-    logprobs = [one for output in outputs for delta in choice.push(output) for one in delta.logprobs or []]
+    logprobs = [logprob for output in outputs for delta in choice.push(output) for logprob in delta.logprobs or []]
     assert len(logprobs) == len(ids)
-    assert [one.start for one in logprobs][-1] == len(text) - 2
+    assert [logprob.start for logprob in logprobs][-1] == len(text) - 2
     assert text[logprobs[-1].start :] == " b"
 
 
@@ -97,11 +97,11 @@ def test_evidence_goes_out_with_its_tokens_and_is_dropped_with_those_behind_a_st
     ids = tokenizer.encode("one two three four")
     choice = ChoiceDetokenizer(0, tokenizer, (" three",))
     deltas: list[Delta] = []
-    for place, token in enumerate(ids):
-        evidence = Evidence(tokens=[TokenEvidence(-1.0, 0.5, float(place))])
+    for index, token in enumerate(ids):
+        evidence = Evidence(tokens=[TokenEvidence(-1.0, 0.5, float(index))])
         deltas += choice.push(SequenceOutput(request_id="r", index=0, token_ids=[token], evidence=evidence))
     kept = [token for delta in deltas for token in delta.token_ids]
-    margins = [one.margin for delta in deltas if delta.evidence is not None for one in delta.evidence.tokens]
+    margins = [token.margin for delta in deltas if delta.evidence is not None for token in delta.evidence.tokens]
     assert kept == ids[:2]
     assert margins == [0.0, 1.0]
 

@@ -143,9 +143,9 @@ async def test_a_request_without_a_limit_gets_the_tiers_default_length(core: Thr
     tier = local_tier(spec, core, tokenizer)
     await tier.start()
     sampling = SamplingParams(temperature=0.0, ignore_eos=True)
-    for asked, given in ((None, 24), (40, 40), (9, 9)):
+    for asked, limit in ((None, 24), (40, 40), (9, 9)):
         (answer,), usage = await collect(tier, chat("Tell me about Rome.", max_tokens=asked, sampling=sampling))
-        assert (usage.completion_tokens, answer.finish_reason) == (given, "length")
+        assert (usage.completion_tokens, answer.finish_reason) == (limit, "length")
     await tier.close()
 
 

@@ -146,11 +146,11 @@ async def test_control_tokens_in_messages_are_mere_text(tokenizer: Tokenizer) ->
     assert core.added[0].prompt_token_ids.count(end) == 2
 
 
-@pytest.mark.parametrize(("asked", "given"), [(5, 5), (1000, 50), (None, 50)])
-async def test_the_tiers_limit_bounds_the_answer(tokenizer: Tokenizer, asked: int | None, given: int) -> None:
+@pytest.mark.parametrize(("asked", "limit"), [(5, 5), (1000, 50), (None, 50)])
+async def test_the_tiers_limit_bounds_the_answer(tokenizer: Tokenizer, asked: int | None, limit: int) -> None:
     tier, core = await speaker(tokenizer, "on…", max_tokens=50)
     answer, _ = await ask(tier, chat(max_tokens=asked))
-    assert core.added[0].sampling.max_tokens == given
+    assert core.added[0].sampling.max_tokens == limit
     assert answer.finish_reason == "length"
 
 

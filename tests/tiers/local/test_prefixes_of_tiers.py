@@ -59,7 +59,7 @@ def letter(text: str, salt: str) -> GenerationRequest:
 
 
 async def test_the_first_chat_of_every_tenant_finds_a_public_prefix(tokenizer: Tokenizer) -> None:
-    known = len(prefix_tokens(tokenizer, EXAMPLES)) // 16 * 16
+    prefix_length = len(prefix_tokens(tokenizer, EXAMPLES)) // 16 * 16
     async with core_with(tokenizer, PrefixSpec(name="letters", messages=EXAMPLES, public=True)) as core:
         await eventually(lambda: all_ready(core))
         plain = local_tier(tier_spec(), core, tokenizer)
@@ -67,7 +67,7 @@ async def test_the_first_chat_of_every_tenant_finds_a_public_prefix(tokenizer: T
         for tier, tenant in ((plain, "a"), (thinking, "b")):
             await tier.start()
             _, usage = await collect(tier, letter("My lamp is broken.", tenant))
-            assert usage.cached_tokens >= known > 64
+            assert usage.cached_tokens >= prefix_length > 64
             await tier.close()
 
 

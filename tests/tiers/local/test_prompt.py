@@ -36,14 +36,14 @@ class CountingTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def chat_pieces(self, *given: Any, **named: Any) -> Any:
+    def chat_pieces(self, *args: Any, **named: Any) -> Any:
         self.rendered.append(threading.get_ident())
         self.variables = named
-        return self._tokenizer.chat_pieces(*given, **named)
+        return self._tokenizer.chat_pieces(*args, **named)
 
-    def encode_pieces(self, *given: Any, **named: Any) -> Any:
+    def encode_pieces(self, *args: Any, **named: Any) -> Any:
         self.encoded.append(threading.get_ident())
-        return self._tokenizer.encode_pieces(*given, **named)
+        return self._tokenizer.encode_pieces(*args, **named)
 
 
 @pytest.fixture
@@ -117,9 +117,9 @@ class EndlessTokenizer(CountingTokenizer):
 
     template = ChatTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", {})
 
-    def chat_pieces(self, *given: Any, **named: Any) -> Any:
+    def chat_pieces(self, *args: Any, **named: Any) -> Any:
         self.rendered.append(threading.get_ident())
-        return [self.template.render(given[0], add_generation_prompt=True, extra={})]
+        return [self.template.render(args[0], add_generation_prompt=True, extra={})]
 
 
 async def test_a_template_whose_caller_left_stops(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,16 +101,16 @@ class ScriptedServer(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(await request.aread())
         self.bodies.append(body)
-        found = self.pending
-        if found is None or self.refused >= found.times or found.said not in _texts(body):
+        pending = self.pending
+        if pending is None or self.refused >= pending.times or pending.said not in _texts(body):
             message = {"role": "assistant", "content": "ok"}
             choices = [{"index": 0, "message": message, "finish_reason": "stop"}] * body.get("n", 1)
             return httpx.Response(200, json={"object": "chat.completion", "choices": choices})
         self.refused += 1
-        if found.status == 200:
-            event = f"data: {json.dumps(found.body)}\n\n".encode()
+        if pending.status == 200:
+            event = f"data: {json.dumps(pending.body)}\n\n".encode()
             return httpx.Response(200, content=event, headers={"content-type": "text/event-stream"})
-        return httpx.Response(found.status, json=found.body)
+        return httpx.Response(pending.status, json=pending.body)
 
 
 def _texts(body: Body) -> list[Any]:

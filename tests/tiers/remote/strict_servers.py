@@ -48,12 +48,12 @@ def bad_name(most: int) -> Check:
 
 
 def long_id(body: Body) -> str | None:
-    bad = [one for one in ids_of(body) if len(one) > 40]
+    bad = [call_id for call_id in ids_of(body) if len(call_id) > 40]
     return f"Invalid 'messages[1].tool_calls[0].id': string too long. Expected 40, got {len(bad[0])}." if bad else None
 
 
 def mistrals_id(body: Body) -> str | None:
-    bad = [one for one in ids_of(body) if not re.fullmatch("[a-zA-Z0-9]{9}", one)]
+    bad = [call_id for call_id in ids_of(body) if not re.fullmatch("[a-zA-Z0-9]{9}", call_id)]
     return f"Tool call id was {bad[0]} but must be a-z, A-Z, 0-9, with a length of 9." if bad else None
 
 
@@ -85,9 +85,13 @@ def combined_schema(body: Body) -> str | None:
 
 def refused(*names: str, of: str = "") -> Check:
     def check(body: Body) -> str | None:
-        found = next((name for name in names if name in body), None)
+        refused_name = next((name for name in names if name in body), None)
         here = re.search(of, body.get("model", "")) is not None
-        return f"Unsupported parameter: '{found}' is not supported with this model." if found and here else None
+        return (
+            f"Unsupported parameter: '{refused_name}' is not supported with this model."
+            if refused_name and here
+            else None
+        )
 
     return check
 
@@ -149,8 +153,8 @@ def effort_of(*taken: str) -> Check:
 
 def of_anthropic(body: Body) -> str | None:
     """https://platform.claude.com/docs/en/api/messages, and its page on system turns in a conversation."""
-    if found := body.keys() & {"temperature", "top_p", "top_k"}:
-        return f"`{min(found)}` is deprecated for this model."
+    if unsupported := body.keys() & {"temperature", "top_p", "top_k"}:
+        return f"`{min(unsupported)}` is deprecated for this model."
     for tool in body.get("tools") or []:
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"]):
             return "tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
@@ -165,19 +169,19 @@ def of_anthropic(body: Body) -> str | None:
         return 'messages: first message must use the "user" role, and the conversation must end with a user message'
     seen: set[str] = set()
     waiting: set[str] = set()
-    for place, turn in enumerate(turns):
+    for index, turn in enumerate(turns):
         blocks = [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
-        if turn["role"] == "system" and turns[place - 1]["role"] != "user":
+        if turn["role"] == "system" and turns[index - 1]["role"] != "user":
             return "messages: a system message must follow a user message"
         if not blocks or any(block["type"] == "text" and not block["text"].strip() for block in blocks):
             return "messages: text content blocks must contain non-whitespace text"
         results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
         if results != waiting:
-            return f"messages.{place}: `tool_use` ids were found without `tool_result` blocks: {waiting ^ results}"
+            return f"messages.{index}: `tool_use` ids were found without `tool_result` blocks: {waiting ^ results}"
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         if seen & set(calls) or len(set(calls)) < len(calls):
             return "messages: `tool_use` ids must be unique"
-        if any(not re.fullmatch("[a-zA-Z0-9_-]+", one) for one in calls):
+        if any(not re.fullmatch("[a-zA-Z0-9_-]+", call_id) for call_id in calls):
             return "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
         seen |= set(calls)
         waiting = set(calls)
@@ -186,14 +190,14 @@ def of_anthropic(body: Body) -> str | None:
 
 def of_responses(body: Body) -> str | None:
     """https://platform.openai.com/docs/api-reference/responses/create"""
-    if found := body.keys() & {"temperature", "top_p", "stop", "max_tokens"}:
-        return f"Unsupported parameter: '{min(found)}' is not supported with this model."
+    if unsupported := body.keys() & {"temperature", "top_p", "stop", "max_tokens"}:
+        return f"Unsupported parameter: '{min(unsupported)}' is not supported with this model."
     if any(not re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names_of(body)):
         return "Invalid 'tools[0].name': string does not match pattern '^[a-zA-Z0-9_-]+$'."
     if (body.get("reasoning") or {}).get("effort") not in (None, "minimal", "low", "medium", "high"):
         return "Unsupported value: 'reasoning.effort'. Supported values are: 'minimal', 'low', 'medium', and 'high'."
     calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
-    if any(len(one) > 64 for one in calls):
+    if any(len(call_id) > 64 for call_id in calls):
         return "Invalid 'input[1].call_id': string too long."
     return combined_schema(body)
 
@@ -201,8 +205,8 @@ def of_responses(body: Body) -> str | None:
 def of_gemini(body: Body) -> str | None:
     """https://ai.google.dev/api/generate-content"""
     for tool in body.get("tools") or []:
-        for one in tool["functionDeclarations"]:
-            if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}", one["name"]):
+        for function in tool["functionDeclarations"]:
+            if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}", function["name"]):
                 return "Invalid function name. Must start with a letter or an underscore."
     if len(body["generationConfig"].get("stopSequences", [])) > 5:
         return "the number of stop sequences must be at most 5"
@@ -217,17 +221,19 @@ def of_bedrock(body: Body) -> str | None:
     turns = body["messages"]
     if turns[0]["role"] != "user":
         return "A conversation must start with a user message."
-    if any(one["role"] == other["role"] for one, other in pairwise(turns)):
+    if any(turn["role"] == following["role"] for turn, following in pairwise(turns)):
         return "A conversation must alternate between user and assistant roles."
     blocks = [block for turn in turns for block in turn["content"]]
     uses = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
     results = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
-    if any(not re.fullmatch("[a-zA-Z0-9_-]{1,64}", one) for one in uses + results) or len(set(uses)) < len(uses):
+    if any(not re.fullmatch("[a-zA-Z0-9_-]{1,64}", call_id) for call_id in uses + results) or len(set(uses)) < len(
+        uses
+    ):
         return "Value at 'messages.toolUse.toolUseId' failed to satisfy constraint: [a-zA-Z0-9_-]+"
     if set(uses) != set(results):
         return "Expected toolResult blocks for the following ids"
     tools = body.get("toolConfig", {}).get("tools", [])
-    if any(not re.fullmatch("[a-zA-Z0-9_-]{1,64}", one["toolSpec"]["name"]) for one in tools if "toolSpec" in one):
+    if any(not re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool["toolSpec"]["name"]) for tool in tools if "toolSpec" in tool):
         return "Value at 'toolConfig.tools.toolSpec.name' failed to satisfy constraint: [a-zA-Z0-9_-]+"
     if uses and not tools:
         return "The toolConfig field must be defined when using toolUse and toolResult content blocks."

@@ -79,7 +79,7 @@ class HostileRefusals(RuleBasedStateMachine):
     def is_healthy(self) -> None:
         if hasattr(self, "tier"):
             assert self.tier.load().healthy
-            assert all(self.learned.at(place, "honest") == frozenset() for place in self.learned.known)
+            assert all(self.learned.at(served, "honest") == frozenset() for served in self.learned.known)
 
     def teardown(self) -> None:
         if hasattr(self, "tier"):

@@ -15,7 +15,7 @@ from tiers.catalog.catalog import EmbeddingSpec
 from tiers.conversation import Tool, Tooling
 from tiers.errors import TierBusyError, TierCapabilityError, TierKeyError, TierRequestError, TierUnavailableError
 from tiers.remote.embedding_client import EmbeddingClient, EmbeddingCounter
-from tiers.remote.refusals import LearnedRefusals, Place
+from tiers.remote.refusals import LearnedRefusals, ServedModel
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import REPLAYED, GenerationRequest
 
@@ -32,10 +32,10 @@ def refusing(holds: Callable[[Body], Any], said: Body, status: int = 400) -> Cal
         if holds(call.body):
             await call.reply(status, said)
         elif call.path.endswith("/embeddings"):
-            listed = [{"index": place, "embedding": [1.0]} for place in range(len(call.body["input"]))]
+            listed = [{"index": index, "embedding": [1.0]} for index in range(len(call.body["input"]))]
             await call.reply(200, {"data": listed, "usage": {"prompt_tokens": 9}})
         elif call.body.get("n", 1) > 1:
-            choices = [{"index": place, "message": {"content": "Hi"}, "finish_reason": "stop"} for place in range(2)]
+            choices = [{"index": index, "message": {"content": "Hi"}, "finish_reason": "stop"} for index in range(2)]
             await call.reply(200, {"object": "chat.completion", "choices": choices})
         else:
             await call.say("Hi")
@@ -92,10 +92,10 @@ async def test_another_refusal_of_the_same_confirms_nothing() -> None:
     async with asked(play) as (tier, server, learned):
         for tenant in ("one", "two"):
             await collect(tier, asking(tenant))
-        (place,) = learned.known
-        assert learned.at(place, "three") == frozenset()
+        (served,) = learned.known
+        assert learned.at(served, "three") == frozenset()
         await collect(tier, asking("three"))
-        assert learned.at(place, "four") == {"temperature"}
+        assert learned.at(served, "four") == {"temperature"}
         assert len(server.calls) == 6
 
 
@@ -103,9 +103,9 @@ async def test_a_callers_words_that_are_sent_once_more_confirm_nothing() -> None
     async with asked(refusing(*TAUGHT["a parameter"][:2])) as (tier, _, learned):
         for tenant in ("one", REPLAYED, f"{REPLAYED}/one"):
             await collect(tier, asking(tenant))
-        (place,) = learned.known
-        assert learned.at(place, "one") == {"temperature"}
-        assert learned.at(place, "two") == frozenset()
+        (served,) = learned.known
+        assert learned.at(served, "one") == {"temperature"}
+        assert learned.at(served, "two") == frozenset()
 
 
 async def test_what_a_choice_of_providers_refuses_teaches_nothing() -> None:
@@ -251,21 +251,21 @@ async def test_an_answer_ends_at_its_stop_string_also_where_the_server_ignores_i
 
 def test_an_operator_sees_for_which_tenants_it_holds() -> None:
     learned = LearnedRefusals()
-    place = Place("t", "u", "chat", "m")
-    learned.learn(place, {"seed"}, "one", "400 x")
-    learned.learn(place, {"top_p"}, "one", "400 x")
-    learned.learn(place, {"top_p"}, "two", "400 x")
-    assert [(one.parameters, one.tenants) for one in learned.listed()] == [(["top_p"], 0), (["seed"], 1)]
+    served = ServedModel("t", "u", "chat", "m")
+    learned.learn(served, {"seed"}, "one", "400 x")
+    learned.learn(served, {"top_p"}, "one", "400 x")
+    learned.learn(served, {"top_p"}, "two", "400 x")
+    assert [(refusal.parameters, refusal.tenants) for refusal in learned.listed()] == [(["top_p"], 0), (["seed"], 1)]
 
 
 def test_what_one_tenant_is_refused_is_bounded() -> None:
     learned = LearnedRefusals(most=3)
     for number in range(9):
-        place = Place(f"t{number}", "u", "chat", "m")
+        served = ServedModel(f"t{number}", "u", "chat", "m")
         for name in range(40):
-            learned.learn(place, {f"p{name}-{one}" for one in range(20)}, "one", str(name))
+            learned.learn(served, {f"p{name}-{index}" for index in range(20)}, "one", str(name))
     assert len(learned.known) == 3
-    assert all(len(known) <= 256 for known in learned.known.values())
+    assert all(len(refusals) <= 256 for refusals in learned.known.values())
 
 
 async def test_embeddings_learn_by_tenant_too() -> None:
@@ -306,7 +306,7 @@ TOO_MANY = (
 
 
 def with_tools(tenant: str, count: int) -> GenerationRequest:
-    return asking(tenant, tooling=Tooling(tools=tuple(Tool(name=f"tool_{place}") for place in range(count))))
+    return asking(tenant, tooling=Tooling(tools=tuple(Tool(name=f"tool_{index}") for index in range(count))))
 
 
 @pytest.mark.parametrize("words", TOO_MANY)

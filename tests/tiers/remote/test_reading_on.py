@@ -59,8 +59,8 @@ async def world(
 
 
 def asked(**fields: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"max_tokens": 20_000, "salt": "t"} | fields
-    return chat(**given)
+    arguments: dict[str, Any] = {"max_tokens": 20_000, "salt": "t"} | fields
+    return chat(**arguments)
 
 
 def saying(go: asyncio.Event, *, finish: bool = False) -> Handler:
@@ -207,10 +207,12 @@ async def test_so_many_answers_are_read_on_at_once_and_fewer_of_one_tenant() -> 
     go = asyncio.Event()
     async with world("mistral", saying(go), MISTRAL, ReadingOn(most=3, most_of_one=2)) as w:
         requests = [await w.left(asked(salt=tenant)) for tenant in ("a", "a", "a", "b", "c")]
-        assert [len(one.meter.unsettled) for one in requests] == [1, 1, 0, 1, 0]
+        assert [len(request.meter.unsettled) for request in requests] == [1, 1, 0, 1, 0]
         assert w.tier.load().running == 3
         go.set()
-        assert [(await settled(one)).estimated for one in (requests[0], requests[1], requests[3])] == [False] * 3
+        assert [(await settled(request)).estimated for request in (requests[0], requests[1], requests[3])] == [
+            False
+        ] * 3
         await eventually(lambda: w.reading_on.running == 0)
         go.clear()
         assert (await w.left(asked(salt="a"))).meter.unsettled

@@ -89,10 +89,10 @@ async def test_the_context_is_the_servers_unless_the_catalogue_gives_it(entry: d
     async with server_of({"id": "upstream"} | entry) as server:
         tier = await started(server, max_context=None)
         assert tier.max_context == context
-        given = await started(server, max_context=2048)
-        assert given.max_context == 2048
+        configured = await started(server, max_context=2048)
+        assert configured.max_context == 2048
         await tier.close()
-        await given.close()
+        await configured.close()
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_streams_that_are_late_reveal_the_queue_of_a_server_that_tells_nothing()
     streams = [queue.send(10.0, 100) for _ in range(12)]
     assert (queue.waiting(10.1), queue.predicted_wait(10.1)) == (0, 0.0), "nothing is late yet"
     queue.first_token(streams[0], 10.1)
-    for place, stream in enumerate(streams[1:4], start=1):
-        queue.first_token(stream, 10.1 + place / 2)
+    for number, stream in enumerate(streams[1:4], start=1):
+        queue.first_token(stream, 10.1 + number / 2)
     assert queue.waiting(11.6) == 8
     assert queue.predicted_wait(11.6) == pytest.approx(8 * 0.5)
     assert [stream.queue_seconds for stream in streams[:4]] == pytest.approx([0.0, 0.5, 1.0, 1.5], abs=0.01)

@@ -55,8 +55,8 @@ async def test_a_tier_of_a_server_with_a_hostile_name_keeps_its_own() -> None:
 )
 def test_samples_that_are_no_counts_are_no_report(value: str) -> None:
     page = f"vllm:num_requests_running 1\nvllm:num_requests_waiting {value}\n".encode()
-    found = sum_of_samples(page, ["vllm:num_requests_waiting"])
-    assert found in (None, 0)
+    total = sum_of_samples(page, ["vllm:num_requests_waiting"])
+    assert total in (None, 0)
     queue = endpoint_of(remote_spec("http://127.0.0.1:1/v1", kind="vllm").remote).queue  # type: ignore[arg-type]
     assert queue is not None
     report = queue.read(page)
@@ -119,7 +119,7 @@ KEY = "sk-upstream-4f9c7be12d08"
 
 
 @pytest.mark.parametrize("name", ["message", "type", "param", "code"])
-@pytest.mark.parametrize("said", [KEY, f"Bearer {KEY}", f"{'x' * 990}{KEY}", "{url}/chat failed", "host {place}"])
+@pytest.mark.parametrize("said", [KEY, f"Bearer {KEY}", f"{'x' * 990}{KEY}", "{url}/chat failed", "host {host}"])
 @pytest.mark.parametrize(("status", "streamed"), [(400, False), (401, False), (422, False), (200, True)])
 async def test_no_field_of_an_error_shows_what_the_server_repeats(
     monkeypatch: pytest.MonkeyPatch, name: str, said: str, status: int, streamed: bool
@@ -127,8 +127,8 @@ async def test_no_field_of_an_error_shows_what_the_server_repeats(
     monkeypatch.setenv("ECHOED_KEY", KEY)
 
     async def refuse(call: Call) -> None:
-        place = call.headers["host"]
-        error = {"message": "no", "type": "t", "code": "c"} | {name: said.format(url=f"http://{place}/v1", place=place)}
+        host = call.headers["host"]
+        error = {"message": "no", "type": "t", "code": "c"} | {name: said.format(url=f"http://{host}/v1", host=host)}
         if not streamed:
             await call.reply(status, {"error": error})
             return

@@ -48,8 +48,8 @@ async def triton(model: Triton, kind: str = TRT, **remote: Any) -> AsyncIterator
 
 
 def raw(text: str = "Once", **fields: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"request_id": "r", "sampling": SamplingParams(temperature=0.5), "max_tokens": 50}
-    return GenerationRequest(prompt=text, **given | fields)
+    defaults: dict[str, Any] = {"request_id": "r", "sampling": SamplingParams(temperature=0.5), "max_tokens": 50}
+    return GenerationRequest(prompt=text, **defaults | fields)
 
 
 @pytest.mark.parametrize("kind", [TRT, VLLM])
@@ -288,9 +288,9 @@ async def test_a_tokeniser_that_is_not_there_is_said_at_the_start() -> None:
 
 
 async def test_replicas_of_triton_share_their_requests() -> None:
-    one, other = Triton(PIECES), Triton(PIECES)
-    async with LoopbackServer(one.answer) as first, LoopbackServer(other.answer) as second:
-        first.looked_at, second.looked_at = one.look, other.look
+    triton, other = Triton(PIECES), Triton(PIECES)
+    async with LoopbackServer(triton.answer) as first, LoopbackServer(other.answer) as second:
+        first.looked_at, second.looked_at = triton.look, other.look
         urls = [server.base_url.removesuffix("/v1") for server in (first, second)]
         tier = ReplicaSet(remote_spec(base_urls=urls, kind=TRT))
         await tier.start()
@@ -298,8 +298,8 @@ async def test_replicas_of_triton_share_their_requests() -> None:
         answers = await asyncio.gather(*(collect(tier, raw(f"prompt {number}")) for number in range(20)))
         await tier.close()
     assert [collected[0][0].text for collected in answers] == [TEXT] * 20
-    assert len(one.asked) + len(other.asked) == 20
-    assert min(len(one.asked), len(other.asked)) > 5
+    assert len(triton.asked) + len(other.asked) == 20
+    assert min(len(triton.asked), len(other.asked)) > 5
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ async def test_a_head_at_its_limits_is_read_however_it_is_cut(cut: int) -> None:
     filler = b"".join(b"x-%d: a\r\n" % number for number in range(MAX_HEADERS - 2))
     start = HEAD + filler + b"content-length: 5\r\nx: "
     raw = start + b"v" * (HEAD_BYTES - len(start) - 4) + b"\r\n\r\nhello"
-    pieces = [raw[place : place + cut] for place in range(0, len(raw), cut)]
+    pieces = [raw[offset : offset + cut] for offset in range(0, len(raw), cut)]
     async with transport_before(sending(*pieces)) as (transport, _, _):
         assert await head_and_body(transport, soon()) == b"hello"
 

@@ -159,7 +159,7 @@ async def test_records_name_the_variable_of_a_key_and_never_the_key() -> None:
     async with pool() as (tier, provider):
         provider.by_key["KEY_A"] = refused(401)
         deltas = [delta async for delta in tier.generate(chat())]
-        names = [one.replica for one in deltas[0].tries]
+        names = [attempt.replica for attempt in deltas[0].tries]
         assert [name.rpartition(" ")[2] for name in names] == ["(KEY_A)", "(KEY_B)"]
         assert "secret" not in repr(deltas[0].tries)
 

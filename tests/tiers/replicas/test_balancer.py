@@ -28,12 +28,12 @@ def make_balancer(weights: Sequence[float], clock: Clock, **spec: Any) -> Balanc
     return Balancer("t", replicas, BalancingSpec(**spec), clock=clock, rng=random.Random(7))
 
 
-def begin_at(balancer: Balancer, place: int, key: bytes | None = None) -> InFlightRequest:
-    """A request at the replica in this place, whatever else is there."""
-    others = [replica for i, replica in enumerate(balancer.replicas) if i != place]
+def begin_at(balancer: Balancer, index: int, key: bytes | None = None) -> InFlightRequest:
+    """A request at the replica of this index, whatever else is there."""
+    others = [replica for i, replica in enumerate(balancer.replicas) if i != index]
     in_flight = balancer.begin(key, others)
     assert in_flight is not None
-    assert in_flight.replica is balancer.replicas[place]
+    assert in_flight.replica is balancer.replicas[index]
     return in_flight
 
 
@@ -45,9 +45,9 @@ def chosen(balancer: Balancer, key: bytes | None = None) -> int:
     return balancer.replicas.index(in_flight.replica)
 
 
-def eject(balancer: Balancer, place: int) -> None:
+def eject(balancer: Balancer, index: int) -> None:
     for _ in range(balancer.spec.consecutive_failures):
-        balancer.fail(begin_at(balancer, place))
+        balancer.fail(begin_at(balancer, index))
 
 
 class BalancerMachine(RuleBasedStateMachine):
@@ -214,19 +214,19 @@ def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, 
     balancer = make_balancer([1, 1, 1], clock)
     for turn in range(30):
         clock.now += 0.1
-        for place in (2, 1, 0):
-            if balancer.replicas[place].breaker.is_open:
+        for index in (2, 1, 0):
+            if balancer.replicas[index].breaker.is_open:
                 continue
-            in_flight = begin_at(balancer, place)
-            fails = turn % 2 and (place == 0 or others_fail)
+            in_flight = begin_at(balancer, index)
+            fails = turn % 2 and (index == 0 or others_fail)
             (balancer.fail if fails else balancer.succeed)(in_flight)
     assert [replica.breaker.is_open for replica in balancer.replicas] == [ejected, False, False]
 
 
 def test_a_server_that_asks_for_a_pause_is_paused_and_not_ejected(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
-    for place in (0, 1):
-        balancer.pause(begin_at(balancer, place), 3.0 + place)
+    for index in (0, 1):
+        balancer.pause(begin_at(balancer, index), 3.0 + index)
     assert balancer.begin(None) is None
     assert balancer.available_in() == 3
     assert not balancer.is_healthy
@@ -250,9 +250,9 @@ def test_a_slow_replica_loses_its_share() -> None:
             balancer.succeed(in_flight)
         begun = balancer.begin(None)
         assert begun is not None
-        place = balancer.replicas.index(begun.replica)
-        served[place] += 1
-        ends.append((clock.now + (1.0 if place == 0 else 0.1) * rng.uniform(0.8, 1.2), number, begun))
+        index = balancer.replicas.index(begun.replica)
+        served[index] += 1
+        ends.append((clock.now + (1.0 if index == 0 else 0.1) * rng.uniform(0.8, 1.2), number, begun))
         ends.sort(key=lambda end: end[:2])
     assert served[0] < 0.1 * sum(served)
     assert min(served[1:]) > 0.3 * sum(served)
@@ -290,8 +290,8 @@ def test_idle_replicas_are_drawn_and_busy_ones_are_filled_in_proportion_to_weigh
 
 def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
-    for place in (0, 1):
-        in_flight = begin_at(balancer, place)
+    for index in (0, 1):
+        in_flight = begin_at(balancer, index)
         clock.now += 0.1
         balancer.first_token(in_flight)
         balancer.succeed(in_flight)
@@ -310,11 +310,11 @@ def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed(clo
 
 def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue(clock: Clock) -> None:
     balancer = make_balancer([1, 1, 1], clock, consecutive_failures=1000)
-    for place in (0, 1, 2):
-        in_flight = begin_at(balancer, place)
+    for index in (0, 1, 2):
+        in_flight = begin_at(balancer, index)
         clock.now += 0.1
         balancer.first_token(in_flight)
-        (balancer.fail if place == 0 else balancer.succeed)(in_flight)
+        (balancer.fail if index == 0 else balancer.succeed)(in_flight)
     assert 0 not in {chosen(balancer) for _ in range(50)}
     clock.now += 10
     assert 0 in {chosen(balancer) for _ in range(50)}, "one failure is forgiven in time"
@@ -322,8 +322,8 @@ def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue(cl
 
 def test_an_overtaken_replica_counts_as_slow(clock: Clock) -> None:
     balancer = make_balancer([1, 1], clock)
-    for place in (0, 1):
-        in_flight = begin_at(balancer, place)
+    for index in (0, 1):
+        in_flight = begin_at(balancer, index)
         clock.now += 0.1
         balancer.first_token(in_flight)
         balancer.succeed(in_flight)

@@ -22,9 +22,9 @@ def test_no_sliding_minute_is_above_its_limits(steps: list[tuple[float, int, int
         if wait > 0:
             assert deepcopy(limits).wait(now + wait, prompt) <= 1e-9, "the wait that it names is enough"
             continue
-        recent = [one for one in sent if one[0] > now - SECONDS]
+        recent = [call for call in sent if call[0] > now - SECONDS]
         assert len(recent) + 1 <= requests
-        assert not recent or sum(one[1] + one[2] for one in recent) + prompt <= tokens
+        assert not recent or sum(call[1] + call[2] for call in recent) + prompt <= tokens
         limits.settle(limits.add(now, prompt), prompt + answer, now)
         sent.append((now, prompt, answer))
 

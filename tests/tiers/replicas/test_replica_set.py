@@ -114,8 +114,8 @@ async def failure(tier: ReplicaSet) -> TierError:
     return error.value
 
 
-def status(tier: ReplicaSet, place: int = 0) -> ReplicaStatus:
-    return tier.replicas()[place]
+def status(tier: ReplicaSet, index: int = 0) -> ReplicaStatus:
+    return tier.replicas()[index]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_a_started_answer_is_not_retried(clock: Clock) -> None:
     async with replicas(break_off, well, clock=clock) as (tier, servers):
         deltas = tier.generate(chat())
         first = await anext(deltas)
-        assert (first.text, [one.outcome for one in first.tries]) == ("Hel", ["answered"])
+        assert (first.text, [attempt.outcome for attempt in first.tries]) == ("Hel", ["answered"])
         with pytest.raises(TierError, match="before its choices were finished"):
             await anext(deltas)
         assert servers[1].calls == []
@@ -178,10 +178,10 @@ async def test_a_callers_error_is_not_retried_on_another_replica() -> None:
 @pytest.mark.parametrize("http_status", [429, 503])
 async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(http_status: int, clock: Clock) -> None:
     async with replicas(busy("7", http_status), well, clock=clock) as (tier, servers):
-        assert [one.outcome for one in await tries_of(tier)] == ["failed", "answered"]
+        assert [attempt.outcome for attempt in await tries_of(tier)] == ["failed", "answered"]
         assert (status(tier).condition, status(tier).failures) == ("paused", 0)
         clock.now += 6.9
-        assert [one.outcome for one in await tries_of(tier)] == ["answered"]
+        assert [attempt.outcome for attempt in await tries_of(tier)] == ["answered"]
         assert len(servers[0].calls) == 1
         clock.now += 0.1
         await tries_of(tier)
@@ -211,7 +211,7 @@ async def test_an_outage_of_all_replicas_is_reported_once_with_every_error() -> 
     async with replicas(*[broken] * 4, retry_share=0.1, retry_burst=5, max_attempts=4) as (tier, servers):
         first = await failure(tier)
         assert isinstance(first, TierUnavailableError)
-        assert [one.outcome for one in first.tries] == ["failed"] * 4
+        assert [attempt.outcome for attempt in first.tries] == ["failed"] * 4
         assert str(first).count("out of memory") == 4
         assert not tier.load().healthy
         for _ in range(39):
@@ -221,16 +221,16 @@ async def test_an_outage_of_all_replicas_is_reported_once_with_every_error() -> 
 
 async def test_a_dead_server_is_ejected_and_comes_back_through_a_probe(clock: Clock) -> None:
     async with replicas(broken, well, clock=clock, consecutive_failures=1) as (tier, servers):
-        assert [one.outcome for one in await tries_of(tier)] == ["failed", "answered"]
+        assert [attempt.outcome for attempt in await tries_of(tier)] == ["failed", "answered"]
         assert status(tier).condition == "ejected"
         assert (status(tier).available_in_seconds, status(tier).consecutive_failures) == (5, 1)
-        assert [one.replica for one in await tries_of(tier)] == [servers[1].base_url]
+        assert [attempt.replica for attempt in await tries_of(tier)] == [servers[1].base_url]
         clock.now += 5
-        assert [one.outcome for one in await tries_of(tier)] == ["failed", "answered"]
+        assert [attempt.outcome for attempt in await tries_of(tier)] == ["failed", "answered"]
         assert status(tier).available_in_seconds == 10
         servers[0].handler = well
         clock.now += 10
-        assert [one.replica for one in await tries_of(tier)] == [servers[0].base_url]
+        assert [attempt.replica for attempt in await tries_of(tier)] == [servers[0].base_url]
         assert (status(tier).condition, status(tier).consecutive_failures) == ("serving", 0)
 
 
@@ -282,7 +282,7 @@ async def test_a_late_answer_is_hedged_and_the_loser_closed_while_the_winner_spe
             await call.chunk("lo", finish="stop")
 
         servers[1].handler = speak_until_the_other_is_closed
-        assert [one.outcome for one in await tries_of(tier)] == ["overtaken", "answered"]
+        assert [attempt.outcome for attempt in await tries_of(tier)] == ["overtaken", "answered"]
         assert status(tier).failures == 0
 
 

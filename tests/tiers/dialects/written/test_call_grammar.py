@@ -36,11 +36,11 @@ def calls_in(dialect: CallDialect, answer: str) -> tuple[str, list[tuple[str, st
     parser = CallParser(dialect, SCHEMAS)
     said = [parser.feed(answer), parser.finish()]
     calls: list[list[str]] = []
-    for delta in (delta for one in said for delta in one.calls):
+    for delta in (delta for part in said for delta in part.calls):
         if delta.id:
             calls.append([delta.name, ""])
         calls[-1][1] += delta.arguments
-    return "".join(one.text for one in said), [(name, arguments) for name, arguments in calls]
+    return "".join(part.text for part in said), [(name, arguments) for name, arguments in calls]
 
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3, MISTRAL], ids=lambda d: d.name)

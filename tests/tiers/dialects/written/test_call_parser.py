@@ -18,15 +18,15 @@ def read(dialect: CallDialect, pieces: list[str], most: int | None = None) -> Re
     parser = CallParser(dialect, NAMES, most)
     said = [parser.feed(piece) for piece in pieces] + [parser.finish()]
     calls: list[list[str]] = []
-    for one in said:
-        for delta in one.calls:
+    for part in said:
+        for delta in part.calls:
             if delta.id:
                 assert delta.index == len(calls)
                 assert delta.id.startswith("call_")
                 calls.append([delta.name, ""])
             calls[delta.index][1] += delta.arguments
     assert parser.count == len(calls) or calls
-    return "".join(one.text for one in said), [(name, arguments) for name, arguments in calls]
+    return "".join(part.text for part in said), [(name, arguments) for name, arguments in calls]
 
 
 WEATHER = ("get_weather", '{"city": "Bras{\\"}lia", "days": [1, {"a": null}]}')

@@ -22,14 +22,14 @@ def read(pieces: list[str], most: int | None = None) -> Read:
     parser = ChannelParser(NAMES, most)
     said = [parser.feed(piece) for piece in pieces] + [parser.finish()]
     calls: list[list[str]] = []
-    for delta in (delta for one in said for delta in one.calls):
+    for delta in (delta for part in said for delta in part.calls):
         if delta.id:
             assert delta.index == len(calls)
             assert delta.id.startswith("call_")
             calls.append([delta.name, ""])
         calls[delta.index][1] += delta.arguments
     assert parser.count == len(calls)
-    reasoning, text = "".join(one.reasoning for one in said), "".join(one.text for one in said)
+    reasoning, text = "".join(part.reasoning for part in said), "".join(part.text for part in said)
     return reasoning, text, [(name, arguments) for name, arguments in calls]
 
 

@@ -99,7 +99,7 @@ async def test_tokens_before_the_least_number_open_the_answer_too(harmony: Token
 async def test_log_probabilities_are_those_of_the_text_alone(harmony: Tokenizer) -> None:
     tier, _ = await speaking(harmony, ANSWER)
     (answer,), _ = await collect(tier, chat(max_tokens=200, sampling=SamplingParams(temperature=0, logprobs=0)))
-    assert b"".join(one.token_bytes for one in answer.logprobs) == b"It is 4."
+    assert b"".join(token.token_bytes for token in answer.logprobs) == b"It is 4."
 
 
 async def test_each_choice_is_read_by_itself(harmony: Tokenizer) -> None:

@@ -71,7 +71,7 @@ class Draws:
             else:
                 run.append(token)
         said = [parser.feed(raw + self._tokenizer.decode(run)), parser.finish()]
-        calls = [call for one in said for call in one.calls]
+        calls = [call for part in said for call in part.calls]
         names_called = [call.name for call in calls if call.id]
         assert len(names_called) <= 1
         joined = "".join(call.arguments for call in calls)

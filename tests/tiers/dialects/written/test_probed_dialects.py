@@ -126,16 +126,16 @@ def dialect_of(body: str) -> tuple[AnyDialect, bool]:
     def render(turns: Any, tools: Any) -> str:
         return template.render(turns, add_generation_prompt=False, extra={"tools": tools})
 
-    found = probed(render, ["<|end|>"])
-    assert found.dialect is not None
-    return found.dialect, found.text_arguments
+    probe = probed(render, ["<|end|>"])
+    assert probe.dialect is not None
+    return probe.dialect, probe.text_arguments
 
 
 def written(body: str, calls: Calls, *, text_arguments: bool) -> str:
     """What the template makes of an answer with `calls`."""
     made = [
-        {"id": f"id{place:07}", "function": {"name": name, "arguments": json.dumps(said) if text_arguments else said}}
-        for place, (name, said) in enumerate(calls)
+        {"id": f"id{index:07}", "function": {"name": name, "arguments": json.dumps(said) if text_arguments else said}}
+        for index, (name, said) in enumerate(calls)
     ]
     turns = [{"role": "assistant", "content": "", "tool_calls": made}]
     rendered = template_of(body).render(turns, add_generation_prompt=False, extra={"tools": None})
@@ -147,12 +147,12 @@ def read(dialect: AnyDialect, pieces: list[str], most: int | None = None) -> tup
     parser = parser_of(dialect, TOOLS, most)
     said = [parser.feed(piece) for piece in pieces] + [parser.finish()]
     calls: list[list[str]] = []
-    for delta in (delta for one in said for delta in one.calls):
+    for delta in (delta for part in said for delta in part.calls):
         if delta.id:
             assert delta.index == len(calls)
             calls.append([delta.name, ""])
         calls[delta.index][1] += delta.arguments
-    return "".join(one.text for one in said), [(name, json.loads(arguments)) for name, arguments in calls]
+    return "".join(part.text for part in said), [(name, json.loads(arguments)) for name, arguments in calls]
 
 
 def is_allowed(grammar: Grammar, answer: str) -> bool:
@@ -179,9 +179,9 @@ def test_what_a_template_writes_is_read_back_in_any_pieces(name: str, calls: Cal
     answer = written(BODIES[name], calls, text_arguments=text_arguments)
     edges = [0, *sorted(cuts), max(len(answer), *cuts, 0)]
 
-    text, found = read(dialect, [answer[start:end] for start, end in itertools.pairwise(edges)])
+    text, read_calls = read(dialect, [answer[start:end] for start, end in itertools.pairwise(edges)])
 
-    assert (text.strip(), found) == ("", calls)
+    assert (text.strip(), read_calls) == ("", calls)
 
 
 @pytest.mark.parametrize("name", BODIES)

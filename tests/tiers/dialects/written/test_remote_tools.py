@@ -20,13 +20,13 @@ CALL = Call(id="call_1", name="add", arguments='{"a": 1}')
 def body(**fields: Any) -> dict[str, Any]:
     remote = remote_spec("http://x/v1").remote
     assert remote is not None
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "request_id": "r",
         "sampling": GREEDY,
         "messages": [Turn.of("user", "Hi")],
     } | fields
     sent: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode(request_body(remote, GenerationRequest(**given), 16))
+        msgspec.json.encode(request_body(remote, GenerationRequest(**arguments), 16))
     )
     return sent
 
