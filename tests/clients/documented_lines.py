@@ -11,6 +11,6 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 def documented_lines(language: str, containing: str, url: str) -> str:
     """The one block of the page in this language with that text, for the gateway at `url`."""
     blocks = [block for name, block in _BLOCK.findall(PAGE.read_text("utf-8")) if name == language]
-    (found,) = [block for block in blocks if containing in block]
-    assert BASE_URL in found
-    return found.replace(BASE_URL, url)
+    (lines,) = [block for block in blocks if containing in block]
+    assert BASE_URL in lines
+    return lines.replace(BASE_URL, url)

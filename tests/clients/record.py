@@ -64,7 +64,7 @@ def python_client(number: int) -> Callable[[loops.Setup], None]:
 
 
 CLIENTS: dict[str, Callable[[loops.Setup], None]] = {
-    **{str(one.id): python_client(number) for number, one in enumerate(loops.PYTHON_CLIENTS)},
+    **{str(client.id): python_client(number) for number, client in enumerate(loops.PYTHON_CLIENTS)},
     "ai-sdk": loops.test_the_ai_sdk_loops_over_its_tools,
     "codex": loops.test_codex_loops_over_its_tools,
     "opencode": loops.test_opencode_loops_over_its_tools,
@@ -85,10 +85,10 @@ def main(folder: Path) -> None:
         ):
             for name, run in CLIENTS.items():
                 kept.clear()
-                place = Path(scratch) / name
-                place.mkdir()
+                workspace = Path(scratch) / name
+                workspace.mkdir()
                 try:
-                    run(loops.Setup(upstream, url, place))
+                    run(loops.Setup(upstream, url, workspace))
                 except Exception as error:
                     print(f"{name}: {error}")
                 rows = [kept_form(name, "", "", path, headers, raw) for path, headers, raw in kept]

@@ -40,7 +40,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
 def read_recorded() -> list[RecordedRequest]:
     """All that are kept."""
     files = sorted(RECORDED.glob("*.json"))
-    return [one for file in files for one in msgspec.json.decode(file.read_bytes(), type=list[RecordedRequest])]
+    return [request for file in files for request in msgspec.json.decode(file.read_bytes(), type=list[RecordedRequest])]
 
 
 def kept_form(client: str, version: str, name: str, path: str, headers: dict[str, str], raw: bytes) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def kept_form(client: str, version: str, name: str, path: str, headers: dict[str
     ids: dict[str, str] = {}
 
     def numbered(text: str) -> str:
-        def other(found: re.Match[str]) -> str:
-            return ids.setdefault(found[0], f"00000000-0000-4000-8000-{len(ids) + 1:012d}")
+        def other(match: re.Match[str]) -> str:
+            return ids.setdefault(match[0], f"00000000-0000-4000-8000-{len(ids) + 1:012d}")
 
-        return _FOLDER.sub("/home/user/project", _HASH.sub(lambda found: "0" * len(found[0]), _UUID.sub(other, text)))
+        return _FOLDER.sub("/home/user/project", _HASH.sub(lambda match: "0" * len(match[0]), _UUID.sub(other, text)))
 
     shown = {name: numbered(value) for name, value in sorted(headers.items()) if name not in _LEFT_OUT}
     body = _shortened(json.loads(raw), numbered) if raw else {}
@@ -60,11 +60,11 @@ def kept_form(client: str, version: str, name: str, path: str, headers: dict[str
 
 def _shortened(value: Any, numbered: Any, at: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _shortened(one, numbered, name) for name, one in value.items()}
+        return {name: _shortened(member, numbered, name) for name, member in value.items()}
     if isinstance(value, list):
         if at == "tools":
-            return [_tool(one) for one in value]
-        return [_shortened(one, numbered) for one in value]
+            return [_tool(tool) for tool in value]
+        return [_shortened(element, numbered) for element in value]
     if not isinstance(value, str):
         return value
     text = numbered(value)
@@ -82,10 +82,10 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 def _structure(text: str) -> str:
     """The tags and the kept texts of `text` in their order, with the lengths of what is between them."""
-    places = [(found.start(), found[0]) for found in _TAG.finditer(text)]
-    places += [(start, kept) for kept in _KEPT_TEXTS if (start := text.find(kept)) >= 0]
+    marks = [(match.start(), match[0]) for match in _TAG.finditer(text)]
+    marks += [(start, kept) for kept in _KEPT_TEXTS if (start := text.find(kept)) >= 0]
     parts, at = [], 0
-    for start, kept in sorted(places, key=lambda place: (place[0], -len(place[1]))):
+    for start, kept in sorted(marks, key=lambda mark: (mark[0], -len(mark[1]))):
         if start < at:
             continue
         if start > at:

@@ -61,35 +61,35 @@ class RecordingUpstream:
         return sum(bool(turn.get("tool_calls")) or turn.get("content") in texts for turn in said)
 
     async def _call(self, call: Call, number: int, calls: Sequence[ScriptedCall]) -> None:
-        given = [
+        tool_calls = [
             {
-                "id": call_id(number, place),
+                "id": call_id(number, index),
                 "type": "function",
-                "function": {"name": one.name, "arguments": json.dumps(one.arguments)},
+                "function": {"name": scripted.name, "arguments": json.dumps(scripted.arguments)},
             }
-            for place, one in enumerate(calls)
+            for index, scripted in enumerate(calls)
         ]
         if not call.body.get("stream"):
-            await call.whole(None, _USAGE, "tool_calls", tool_calls=given)
+            await call.whole(None, _USAGE, "tool_calls", tool_calls=tool_calls)
             return
         await call.begin()
-        texts = [json.dumps(one.arguments) for one in calls]
-        for place, one in enumerate(given):
-            function = {"name": calls[place].name, "arguments": ""}
-            await call.chunk("", tool_calls=[{**one, "index": place, "function": function}])
+        texts = [json.dumps(scripted.arguments) for scripted in calls]
+        for index, tool_call in enumerate(tool_calls):
+            function = {"name": calls[index].name, "arguments": ""}
+            await call.chunk("", tool_calls=[{**tool_call, "index": index, "function": function}])
         for at in range(0, max(map(len, texts)), _CUT):
-            for place, text in enumerate(texts):
+            for index, text in enumerate(texts):
                 if piece := text[at : at + _CUT]:
-                    await call.chunk("", tool_calls=[{"index": place, "function": {"arguments": piece}}])
+                    await call.chunk("", tool_calls=[{"index": index, "function": {"arguments": piece}}])
         await call.end(_USAGE, "tool_calls")
 
 
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 
 
-def call_id(step: int, place: int) -> str:
+def call_id(step: int, index: int) -> str:
     """The id of a call of the script."""
-    return f"call_{step}_{place}"
+    return f"call_{step}_{index}"
 
 
 def _pieces(text: str) -> list[str]:

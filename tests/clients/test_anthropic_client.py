@@ -21,8 +21,8 @@ WEATHER: Any = {
 
 @pytest.fixture(scope="module")
 def client(aio: ServedProcess) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=aio.url, api_key="unused", max_retries=0, default_headers=UNCACHED) as found:
-        yield found
+    with anthropic.Anthropic(base_url=aio.url, api_key="unused", max_retries=0, default_headers=UNCACHED) as sdk:
+        yield sdk
 
 
 def asked(text: str) -> list[Any]:

@@ -14,8 +14,10 @@ URL = "http://127.0.0.1:1"
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.mark.parametrize(("program", "containing", "place"), PYTHON_CLIENTS)
-def test_a_python_clients_lines_define_what_its_program_takes(program: str, containing: str, place: str | None) -> None:
+@pytest.mark.parametrize(("program", "containing", "environment"), PYTHON_CLIENTS)
+def test_a_python_clients_lines_define_what_its_program_takes(
+    program: str, containing: str, environment: str | None
+) -> None:
     lines = ast.parse(documented_lines("python", containing, URL))
     defined = {
         target.id

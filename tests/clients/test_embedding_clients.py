@@ -24,7 +24,7 @@ def nearest(first: Any, second: Any) -> int:
 
 def test_most_sentences_are_nearest_to_their_own_paraphrase(aio: ServedProcess) -> None:
     answer = aio.client.embeddings.create(model=MODEL, input=FIRST + SECOND)
-    vectors = np.array([one.embedding for one in answer.data])
+    vectors = np.array([row.embedding for row in answer.data])
     assert vectors.shape == (40, 576)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     first, second = vectors[:20], vectors[20:]
@@ -64,4 +64,4 @@ def test_the_litellm_sdk_embeds(aio: ServedProcess) -> None:
     answer = litellm.embedding(
         model=f"openai/{MODEL}", input=FIRST[:2], api_base=f"{aio.url}/v1", api_key="unused", encoding_format="float"
     )
-    assert [len(one["embedding"]) for one in answer.data] == [576, 576]
+    assert [len(row["embedding"]) for row in answer.data] == [576, 576]

@@ -30,8 +30,8 @@ def get_weather(city: Literal["Lima", "Rome", "Oslo"]) -> str:
 
 
 def chat(aio: ServedProcess, **fields: object) -> ChatOpenAI:
-    given = {"model": "tier-1", "temperature": 0, "seed": 1, "max_tokens": 12} | fields
-    return ChatOpenAI(base_url=f"{aio.url}/v1", api_key=SecretStr("unused"), max_retries=0, **given)  # type: ignore[arg-type]
+    settings = {"model": "tier-1", "temperature": 0, "seed": 1, "max_tokens": 12} | fields
+    return ChatOpenAI(base_url=f"{aio.url}/v1", api_key=SecretStr("unused"), max_retries=0, **settings)  # type: ignore[arg-type]
 
 
 def test_invoke_brings_text_usage_and_the_models_name(aio: ServedProcess) -> None:
@@ -58,14 +58,14 @@ async def test_chunks_of_a_stream_add_up_to_the_whole_answer_with_its_usage(aio:
 def test_several_prompts_are_answered_as_each_alone(aio: ServedProcess) -> None:
     model = chat(aio, max_tokens=8)
     prompts = [COUNT, "Name a colour."]
-    assert [one.text for one in model.batch(prompts)] == [model.invoke(prompt).text for prompt in prompts]
+    assert [message.text for message in model.batch(prompts)] == [model.invoke(prompt).text for prompt in prompts]
 
 
 def test_a_bound_tool_is_called_and_its_result_understood(aio: ServedProcess) -> None:
     model = chat(aio, max_tokens=40)
     question = HumanMessage("What is the weather in Rome?")
     call = model.bind_tools([get_weather], tool_choice="get_weather").invoke([question])
-    assert [one["name"] for one in call.tool_calls] == ["get_weather"]
+    assert [tool_call["name"] for tool_call in call.tool_calls] == ["get_weather"]
     result = get_weather.invoke(call.tool_calls[0])
     assert isinstance(result, ToolMessage)
     assert model.bind_tools([get_weather]).invoke([question, call, result]).text
@@ -77,7 +77,7 @@ def test_a_streamed_call_is_put_together_from_its_pieces(aio: ServedProcess) -> 
     for chunk in model.stream("What is the weather in Rome?"):
         assert isinstance(chunk, AIMessageChunk)
         total = total + chunk
-    assert [one["name"] for one in total.tool_calls] == ["get_weather"]
+    assert [tool_call["name"] for tool_call in total.tool_calls] == ["get_weather"]
     assert total.tool_calls[0]["args"]["city"] in ("Lima", "Rome", "Oslo")
 
 
@@ -92,8 +92,8 @@ def test_structured_output_is_the_callers_own_class(
 def test_log_probabilities_reach_the_metadata(aio: ServedProcess) -> None:
     said = chat(aio, max_tokens=4, logprobs=True, top_logprobs=2).invoke(COUNT)
     tokens = said.response_metadata["logprobs"]["content"]
-    assert "".join(one["token"] for one in tokens) == said.text
-    assert all(len(one["top_logprobs"]) == 2 for one in tokens)
+    assert "".join(token["token"] for token in tokens) == said.text
+    assert all(len(token["top_logprobs"]) == 2 for token in tokens)
 
 
 def test_an_unknown_model_is_the_openai_clients_own_error(aio: ServedProcess) -> None:

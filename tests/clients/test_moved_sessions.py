@@ -99,12 +99,12 @@ def test_a_tool_loop_moves_between_two_makers(
     makers: TwoMakers, url: str, tmp_path: Path, client: str, model: str
 ) -> None:
     """The third step has two calls at once."""
-    one = CLIENTS[client]
+    agent = CLIENTS[client]
     numbers = [[n] if n != 2 else [2, 20] for n in range(STEPS)]
-    script: Script = [*([one.call(n) for n in row] for row in numbers), FINAL]
-    makers.play(script, [[one.result(n) for n in row] for row in numbers], TOO_LONG)
+    script: Script = [*([agent.call(n) for n in row] for row in numbers), FINAL]
+    makers.play(script, [[agent.result(n) for n in row] for row in numbers], TOO_LONG)
     real_name = "claude-sonnet-4-5" if client == "claude-code" else "gpt-5.1-codex"
-    said = one.loop(tmp_path, url, real_name if model != AUTO else AUTO)
+    said = agent.loop(tmp_path, url, real_name if model != AUTO else AUTO)
     assert makers.refusals == []
     assert FINAL in said
     assert makers.answered == MOVED

@@ -115,23 +115,23 @@ def check_history(requests: Sequence[dict[str, Any]], script: Script, results: S
         if step:
             before = requests[step - 1]["messages"]
             assert turns[: len(before)] == before
-        found: list[tuple[str, Any]] = []
+        history: list[tuple[str, Any]] = []
         said: list[str] = []
         for turn in turns:
             calls = turn.get("tool_calls") or ()
-            given = [(one["id"], one["function"]["name"], json.loads(one["function"]["arguments"])) for one in calls]
-            if given:
-                found.append(("calls", given))
+            made = [(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+            if made:
+                history.append(("calls", made))
             if turn["role"] == "tool":
-                found.append(("result", turn["tool_call_id"]))
+                history.append(("result", turn["tool_call_id"]))
                 said.append(turn["content"])
-        assert found == expected
-        wanted = [text for one in results[:step] for text in one]
+        assert history == expected
+        wanted = [text for row in results[:step] for text in row]
         assert [text in content for text, content in zip(wanted, said, strict=True)] == [True] * len(wanted)
         calls = script[step]
         if not isinstance(calls, str):
-            ids = [call_id(step, place) for place in range(len(calls))]
-            named = [(name, one.name, one.arguments) for name, one in zip(ids, calls, strict=True)]
+            ids = [call_id(step, index) for index in range(len(calls))]
+            named = [(name, call.name, call.arguments) for name, call in zip(ids, calls, strict=True)]
             expected += [("calls", named), *(("result", name) for name in ids)]
 
 
@@ -147,9 +147,11 @@ PYTHON_CLIENTS = [
 ]
 
 
-@pytest.mark.parametrize(("program", "containing", "place"), PYTHON_CLIENTS)
-def test_a_python_client_loops_over_its_tools(setup: Setup, program: str, containing: str, place: str | None) -> None:
-    python = Path(sys.executable) if place is None else installed(INSTALLED / place / "bin" / "python")
+@pytest.mark.parametrize(("program", "containing", "environment"), PYTHON_CLIENTS)
+def test_a_python_client_loops_over_its_tools(
+    setup: Setup, program: str, containing: str, environment: str | None
+) -> None:
+    python = Path(sys.executable) if environment is None else installed(INSTALLED / environment / "bin" / "python")
     (setup.folder / "documented.py").write_text(documented_lines("python", containing, setup.url))
     shutil.copy(PROGRAMS / f"{program}.py", setup.folder / "program.py")
     setup.upstream.play(ADDING)

@@ -41,43 +41,45 @@ class Step(NamedTuple):
     refused: str | None = None
 
 
-def own_id(maker: str, step: int, place: int) -> str:
+def own_id(maker: str, step: int, index: int) -> str:
     """The id of a call, which the other server refuses or has never seen."""
-    return f"functions.step:{step}.{place}" if maker == CHAT else f"toolu_{step}_{place}"
+    return f"functions.step:{step}.{index}" if maker == CHAT else f"toolu_{step}_{index}"
 
 
 def chat_turns(body: Body) -> list[Turn]:
     """The answers of a chat, whose results must follow their calls."""
-    found: list[Turn] = []
+    turns: list[Turn] = []
     for before, turn in pairwise([{"role": "user"}, *body["messages"]]):
         if turn["role"] == "assistant":
             calls = [
-                (one["id"], one["function"]["name"], json.loads(one["function"]["arguments"]))
-                for one in turn.get("tool_calls") or ()
+                (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in turn.get("tool_calls") or ()
             ]
-            found.append(Turn(turn.get("content") or "", turn.get("reasoning_content", "").strip(), calls, {}))
+            turns.append(Turn(turn.get("content") or "", turn.get("reasoning_content", "").strip(), calls, {}))
         elif turn["role"] == "tool":
             assert before["role"] in ("assistant", "tool"), "a result follows no call"
-            found[-1].results[turn["tool_call_id"]] = turn["content"]
-    return found
+            turns[-1].results[turn["tool_call_id"]] = turn["content"]
+    return turns
 
 
 def messages_turns(body: Body) -> list[Turn]:
     """The answers of Anthropic's messages."""
-    found: list[Turn] = []
+    turns: list[Turn] = []
     for turn in body["messages"]:
         blocks = [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
         texts = "".join(block["text"] for block in blocks if block["type"] == "text")
         if turn["role"] == "assistant":
             thoughts = [block for block in blocks if block["type"] == "thinking"]
-            assert all(one["signature"] == SIGNATURE + one["thinking"][-1] for one in thoughts), "a seal is broken"
-            calls = [(one["id"], one["name"], one["input"]) for one in blocks if one["type"] == "tool_use"]
-            found.append(Turn(texts, "".join(one["thinking"] for one in thoughts), calls, {}))
+            assert all(thought["signature"] == SIGNATURE + thought["thinking"][-1] for thought in thoughts), (
+                "a seal is broken"
+            )
+            calls = [(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
+            turns.append(Turn(texts, "".join(thought["thinking"] for thought in thoughts), calls, {}))
             continue
         for block in blocks:
             if block["type"] == "tool_result":
-                found[-1].results[block["tool_use_id"]] = json.dumps(block["content"])
-    return found
+                turns[-1].results[block["tool_use_id"]] = json.dumps(block["content"])
+    return turns
 
 
 class TwoMakers:
@@ -115,12 +117,12 @@ class TwoMakers:
         else:
             calls = [
                 {
-                    "index": place,
-                    "id": own_id(CHAT, number, place),
+                    "index": index,
+                    "id": own_id(CHAT, number, index),
                     "type": "function",
-                    "function": {"name": one.name, "arguments": json.dumps(one.arguments)},
+                    "function": {"name": scripted.name, "arguments": json.dumps(scripted.arguments)},
                 }
-                for place, one in enumerate(said)
+                for index, scripted in enumerate(said)
             ]
             await _say_in_chat(call, "", f"{THOUGHT[CHAT]} {number}", calls)
 
@@ -142,11 +144,11 @@ class TwoMakers:
                 blocks += [
                     {
                         "type": "tool_use",
-                        "id": own_id(MESSAGES, number, place),
-                        "name": one.name,
-                        "input": one.arguments,
+                        "id": own_id(MESSAGES, number, index),
+                        "name": scripted.name,
+                        "input": scripted.arguments,
                     }
-                    for place, one in enumerate(said)
+                    for index, scripted in enumerate(said)
                 ]
             await _say_in_messages(call, blocks)
 
@@ -181,22 +183,24 @@ class TwoMakers:
             return broken
         turns = self._turns(call, maker)
         made = {step.number: step.maker for step in self.steps if step.refused is None}
-        for place, turn in enumerate(turns):
-            said = self.script[place]
-            given = [] if isinstance(said, str) else [(one.name, one.arguments) for one in said]
-            if [(name, arguments) for _, name, arguments in turn.calls] != given:
-                return f"step {place}: other calls than were made: {turn.calls}"
-            results = [turn.results.get(one[0], "") for one in turn.calls]
-            if not all(text in result for text, result in zip(self.results[place], results, strict=True)):
-                return f"step {place}: other results: {turn.results}"
-            is_own = made[place] == maker
-            if is_own and [one[0] for one in turn.calls] != [own_id(maker, place, n) for n in range(len(given))]:
-                return f"step {place}: other ids than were given: {turn.calls}"
-            if maker == MESSAGES and not all(re.fullmatch("[a-zA-Z0-9_-]+", one[0]) for one in turn.calls):
-                return f"step {place}: ids that are refused here: {turn.calls}"
-            wants = f"{THOUGHT[maker]} {place}" if is_own and given else ""
+        for number, turn in enumerate(turns):
+            said = self.script[number]
+            wanted_calls = [] if isinstance(said, str) else [(wanted.name, wanted.arguments) for wanted in said]
+            if [(name, arguments) for _, name, arguments in turn.calls] != wanted_calls:
+                return f"step {number}: other calls than were made: {turn.calls}"
+            results = [turn.results.get(turn_call[0], "") for turn_call in turn.calls]
+            if not all(text in result for text, result in zip(self.results[number], results, strict=True)):
+                return f"step {number}: other results: {turn.results}"
+            is_own = made[number] == maker
+            if is_own and [turn_call[0] for turn_call in turn.calls] != [
+                own_id(maker, number, n) for n in range(len(wanted_calls))
+            ]:
+                return f"step {number}: other ids than were given: {turn.calls}"
+            if maker == MESSAGES and not all(re.fullmatch("[a-zA-Z0-9_-]+", turn_call[0]) for turn_call in turn.calls):
+                return f"step {number}: ids that are refused here: {turn.calls}"
+            wants = f"{THOUGHT[maker]} {number}" if is_own and wanted_calls else ""
             if turn.thoughts != wants:
-                return f"step {place}: thoughts {turn.thoughts!r} instead of {wants!r}"
+                return f"step {number}: thoughts {turn.thoughts!r} instead of {wants!r}"
         answers = [turn for turn in call.body["messages"] if turn["role"] == "assistant" and turn.get("tool_calls")]
         if maker == CHAT and not all(turn.get("reasoning_content") for turn in answers):
             # https://api-docs.deepseek.com/guides/thinking_mode
@@ -215,8 +219,8 @@ async def _say_in_chat(call: Call, text: str, thought: str = "", calls: Sequence
         await call.chunk("", reasoning_content=thought)
     if text:
         await call.chunk(text)
-    for one in calls:
-        await call.chunk("", tool_calls=[one])
+    for tool_call in calls:
+        await call.chunk("", tool_calls=[tool_call])
     await call.end(usage, finish)
 
 

@@ -26,21 +26,21 @@ from tests.recordings.recording import FOLDER, Json, Recording, based, differenc
 
 async def answer_of(servers: Stage, recording: Recording) -> Json:
     """Return what callers get: what differs from a plain answer, and on which API and in which form it is another."""
-    fields, found, on = recording.fields, Json(), dict[str, Json]()
+    fields, common, on = recording.fields, Json(), dict[str, Json]()
     for streamed in forms_of(fields):
         for api in apis_of(fields):
             seen = await _seen(servers, recording, api, streamed)
-            if not found:
-                found = seen
+            if not common:
+                common = seen
             form = "streamed" if streamed else "whole"
-            patch = difference(merged(merged(found, on.get(api, {})), on.get(form, {})), seen)
-            known = ERROR_FIELDS.get((api, streamed))
-            if known and "error" in patch:
-                patch["error"] = {name: value for name, value in patch["error"].items() if name in known}
+            patch = difference(merged(merged(common, on.get(api, {})), on.get(form, {})), seen)
+            error_fields = ERROR_FIELDS.get((api, streamed))
+            if error_fields and "error" in patch:
+                patch["error"] = {name: value for name, value in patch["error"].items() if name in error_fields}
             if patch := {name: value for name, value in patch.items() if value != {}}:
                 on[api if api != "chat" else form] = patch
     plain = {"status": 200} | SAYS
-    return {name: value for name, value in found.items() if plain.get(name) != value} | ({"on": on} if on else {})
+    return {name: value for name, value in common.items() if plain.get(name) != value} | ({"on": on} if on else {})
 
 
 async def _seen(servers: Stage, recording: Recording, api: str, streamed: bool) -> Json:
@@ -65,7 +65,7 @@ async def sent_of(servers: Stage, recording: Recording, plain: list[Json]) -> li
     """Return what servers got beyond the bodies of a `plain` request."""
     await _seen(servers, recording, *_first(recording.fields))
     bodies = [request["body"] for request in servers.received]
-    return [{"body": difference(plain[min(place, len(plain) - 1)], body)} for place, body in enumerate(bodies)]
+    return [{"body": difference(plain[min(index, len(plain) - 1)], body)} for index, body in enumerate(bodies)]
 
 
 def _first(fields: Json) -> tuple[str, bool]:
@@ -89,8 +89,8 @@ async def main(names: list[str], *, sent: bool) -> None:
             for recording in recordings(file):
                 own = content["cases"][recording.name]
                 if sent and "sent" not in recording.fields and plain:
-                    found = await sent_of(servers, recording, plain)
-                    own["sent"] = found[0] if len(found) == 1 else found
+                    bodies = await sent_of(servers, recording, plain)
+                    own["sent"] = bodies[0] if len(bodies) == 1 else bodies
                 if "gets" not in recording.fields and "steps" not in recording.fields:
                     own["gets"] = await answer_of(servers, recording)
             file.write_text(pretty(content) + "\n")

@@ -24,8 +24,8 @@ def read_answer(api: str, streamed: bool, content: bytes) -> Json:
 
 
 def _form(text: Any, reasoning: Any, refusal: Any, calls: list[Any], finish: Any, **more: Any) -> Json:
-    found = {"text": text or "", "reasoning": reasoning or "", "refusal": refusal or "", "calls": calls}
-    return found | {"finish": FINISH.get(finish, finish)} | more
+    form = {"text": text or "", "reasoning": reasoning or "", "refusal": refusal or "", "calls": calls}
+    return form | {"finish": FINISH.get(finish, finish)} | more
 
 
 def _chat(told: Json) -> Json:
@@ -34,7 +34,7 @@ def _chat(told: Json) -> Json:
     choice = told["choices"][0]
     said = choice["message"]
     calls = [_called(call) for call in said.get("tool_calls") or ()]
-    cited = [one["url_citation"]["url"] for one in said.get("annotations") or ()]
+    cited = [annotation["url_citation"]["url"] for annotation in said.get("annotations") or ()]
     reasoning = said.get("reasoning_content")
     return _form(said.get("content"), reasoning, said.get("refusal"), calls, choice["finish_reason"], cited=cited,
                  usage=told.get("usage"), message=said)  # fmt: skip
@@ -66,14 +66,14 @@ def _chat_events(events: list[Json]) -> Json:
                 elif isinstance(value, list) and name not in ("tool_calls", "annotations"):
                     said[name] = said[name] + value
                 elif isinstance(value, dict):
-                    joined = {one: said[name][one] + text for one, text in value.items() if one in said[name]}
+                    joined = {key: said[name][key] + text for key, text in value.items() if key in said[name]}
                     said[name] = said[name] | value | joined
             for call in delta.get("tool_calls") or ():
                 kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
                 if call["index"] == len(said["tool_calls"]):
                     said["tool_calls"].append({"id": "", kind: {"name": "", text: ""}})
                 have = said["tool_calls"][call["index"]]
-                have |= {one: value for one, value in call.items() if one not in ("index", "id", kind)}
+                have |= {key: value for key, value in call.items() if key not in ("index", "id", kind)}
                 have["id"] += call.get("id") or ""
                 for name in ("name", text):
                     have[kind][name] += call[kind].get(name) or ""
@@ -94,7 +94,7 @@ def _message(told: Json) -> Json:
         for block in blocks
         if block["type"] == "tool_use"
     ]
-    cited = [one["url"] for block in blocks for one in block.get("citations") or ()]
+    cited = [citation["url"] for block in blocks for citation in block.get("citations") or ()]
     return _form(text, thoughts, "", calls, told["stop_reason"], cited=cited, usage=told["usage"],
                  blocks=[_joined(block) for block in blocks])  # fmt: skip
 
@@ -152,7 +152,7 @@ def _response(told: Json) -> Json:
         for part in item.get("content") or item.get("summary") or ()
     ]
     calls = [[c["call_id"], c["name"], c["arguments"]] for c in told["output"] if c["type"] == "function_call"]
-    cited = [one["url"] for part in parts for one in part.get("annotations", ())]
+    cited = [annotation["url"] for part in parts for annotation in part.get("annotations", ())]
     finish = (told.get("incomplete_details") or {"reason": "tool_calls" if calls else "stop"})["reason"]
     return _form(text, "".join(thoughts), refusal, calls, finish, cited=cited, usage=told.get("usage"),
                  items=told["output"], id=told["id"])  # fmt: skip
@@ -163,16 +163,16 @@ def _response_events(events: list[Json]) -> Json:
         if event["type"] == "error":
             return {"error": event}
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    found = _response(events[-1]["response"])
+    response = _response(events[-1]["response"])
     kinds = [event["type"].removeprefix("response.") for event in events]
-    found["events"] = [kind for place, kind in enumerate(kinds) if kinds[place - 1 : place] != [kind]]
-    if "error" not in found:
+    response["events"] = [kind for index, kind in enumerate(kinds) if kinds[index - 1 : index] != [kind]]
+    if "error" not in response:
         for name, kind in (("text", "output_text"), ("refusal", "refusal")):
             deltas = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}.delta")
-            assert deltas == found[name], "the deltas are the text of the end"
+            assert deltas == response[name], "the deltas are the text of the end"
         done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-        assert done == found["items"], "the items of the end are those that were done"
-    return found
+        assert done == response["items"], "the items of the end are those that were done"
+    return response
 
 
 def _completion(told: Json) -> Json:

@@ -66,16 +66,16 @@ class Stage:
 
     async def _answer(self, call: Call) -> None:
         _, name, *_ = call.path.split("/")
-        place, path = len(self.received), call.path.removeprefix(f"/{name}/v1")
+        index, path = len(self.received), call.path.removeprefix(f"/{name}/v1")
         self.received.append({"tier": name, "path": path, "headers": call.headers, "body": call.body})
         if self._are_strict:
             await strict(name, call)
             return
-        answer = self._answers[min(place, len(self._answers) - 1)]
+        answer = self._answers[min(index, len(self._answers) - 1)]
         streamed = is_streamed(path, call.body)
         kind, content = content_of(dialect_of(path), answer, streamed, self._random)
         headers = {"content-type": kind, "connection": "close"} | answer.get("headers", {})
-        lines = "".join(f"{one}: {value}\r\n" for one, value in headers.items())
+        lines = "".join(f"{header}: {value}\r\n" for header, value in headers.items())
         await call.send(f"HTTP/1.1 {answer.get('status', 200)} X\r\n{lines}\r\n".encode())
         for piece in self._cut(content) if streamed else [content]:
             await call.send(piece)
@@ -128,7 +128,7 @@ class Stage:
                 entry["remote"] = {"base_url": url, "model": "m", "max_context": 4096} | fields["remote"]
             else:
                 entry = {"url": url, "model": "m"} | entry
-            lines = [f"{one} = {_toml(value)}\n" for one, value in entry.items() if value is not None]
+            lines = [f"{key} = {_toml(value)}\n" for key, value in entry.items() if value is not None]
             entries.append("[[tiers]]\n" + "".join(lines))
         return "\n".join(entries)
 
@@ -143,14 +143,14 @@ def forget_turns(gateway: RunningGateway) -> None:
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     """Serve until the block ends."""
     async with AsyncExitStack() as stack:
-        found = Stage(folder, stack)
-        await found.start()
-        yield found
+        started = Stage(folder, stack)
+        await started.start()
+        yield started
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(one)}" for name, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(member)}" for name, member in value.items()) + " }"
     return json.dumps(value)
 
 
@@ -161,7 +161,7 @@ async def play(stage: Stage, recording: Recording) -> list[str]:
         for api in apis_of(fields):
             for streamed in forms_of(fields):
                 at = f"{recording.id}, {api}, {'streamed' if streamed else 'whole'}"
-                problems += [f"{at}: {one}" for one in await _play_steps(stage, fields, api, streamed, at)]
+                problems += [f"{at}: {problem}" for problem in await _play_steps(stage, fields, api, streamed, at)]
     return problems
 
 
@@ -189,7 +189,7 @@ def parts_of(fields: Json) -> list[Json]:
     if not fields.get("strict"):
         return [fields]
     tiers = list(fields["tiers"].items())
-    return [fields | {"tiers": dict(tiers[place : place + MOST_TIERS])} for place in range(0, len(tiers), MOST_TIERS)]
+    return [fields | {"tiers": dict(tiers[start : start + MOST_TIERS])} for start in range(0, len(tiers), MOST_TIERS)]
 
 
 def apis_of(fields: Json) -> list[str]:
@@ -224,22 +224,22 @@ def with_told(value: Any, told: Json) -> Any:
     third item of the first answer, `@0/blocks/2:` its blocks from the third on. In a list, the entries of a list are
     entries."""
     if isinstance(value, dict):
-        return {name: with_told(one, told) for name, one in value.items()}
+        return {name: with_told(member, told) for name, member in value.items()}
     if isinstance(value, list):
         entries = []
-        for one in value:
-            entry = with_told(one, told)
-            entries += entry if isinstance(entry, list) and isinstance(one, str) else [entry]
+        for element in value:
+            entry = with_told(element, told)
+            entries += entry if isinstance(entry, list) and isinstance(element, str) else [entry]
         return entries
     if not (isinstance(value, str) and re.match(r"@(\d+|asked|said)(/|$)", value)):
         return value
-    found: Any = told
+    part: Any = told
     for name in value[1:].split("/"):
-        if isinstance(found, list):
-            found = found[int(name[:-1]) :] if name[-1] == ":" else found[int(name)]
+        if isinstance(part, list):
+            part = part[int(name[:-1]) :] if name[-1] == ":" else part[int(name)]
         else:
-            found = found[name]
-    return found
+            part = part[name]
+    return part
 
 
 def listed(value: Any) -> list[Any]:
@@ -259,7 +259,9 @@ class Exchange:
     async def problems(self, at: str) -> list[str]:
         """Ask, and ask again where a server has refused; return what differs."""
         refused = self._step.get("refused", [])
-        refusals = [{"status": 400} | (one if isinstance(one, dict) else {"error": one}) for one, _ in refused]
+        refusals = [
+            {"status": 400} | (refusal if isinstance(refusal, dict) else {"error": refusal}) for refusal, _ in refused
+        ]
         answers = listed(self._step.get("answers", {}))
         problems = await self._ask([*refusals, *answers], at)
         requests = self._stage.received
@@ -268,10 +270,10 @@ class Exchange:
         elif len(requests) != len(refusals) + len(answers):
             problems.append(f"{len(requests)} requests reached the servers: {pretty(requests)}")
         bodies = [request["body"] for request in requests]
-        for place, (_, patch) in enumerate(refused):
-            if len(bodies) > place + 1:
-                wanted = merged(bodies[place], patch)
-                problems += difference_to(f"request {place + 2}", wanted, bodies[place + 1], exactly=True)
+        for index, (_, patch) in enumerate(refused):
+            if len(bodies) > index + 1:
+                wanted = merged(bodies[index], patch)
+                problems += difference_to(f"request {index + 2}", wanted, bodies[index + 1], exactly=True)
         if refused and self._step.get("learned", True) and not problems:
             problems = await self._ask(answers, at)
             problems += difference_to("the next request", bodies[-1], self._stage.received[0]["body"], exactly=True)
@@ -281,15 +283,15 @@ class Exchange:
         """With a `plain` body, one that is recorded is the exact patch of it."""
         sent, problems = listed(self._step["sent"]), []
         if "plain" in self._step and len(sent) == len(requests):
-            for one, request in zip(sent, requests, strict=True):
-                patched = merged(self._step["plain"], one.get("body", request["body"]))
+            for recorded, request in zip(sent, requests, strict=True):
+                patched = merged(self._step["plain"], recorded.get("body", request["body"]))
                 wanted = {name: value for name, value in patched.items() if value is not None}
                 problems += difference_to("the body that a server got", wanted, request["body"], exactly=True)
-            sent = [{name: value for name, value in one.items() if name != "body"} for one in sent]
-        for one, request in zip(sent, requests, strict=False):
+            sent = [{name: value for name, value in recorded.items() if name != "body"} for recorded in sent]
+        for recorded, request in zip(sent, requests, strict=False):
             body = json.dumps(request["body"])
-            problems += [f"a server got {text!r}: {body}" for text in one.get("without", ()) if text in body]
-        sent = [{name: value for name, value in one.items() if name != "without"} for one in sent]
+            problems += [f"a server got {text!r}: {body}" for text in recorded.get("without", ()) if text in body]
+        sent = [{name: value for name, value in recorded.items() if name != "without"} for recorded in sent]
         return problems + difference_to("what the servers got", sent, requests)
 
     async def _ask(self, answers: list[Json], at: str) -> list[str]:
@@ -322,8 +324,8 @@ class Exchange:
             wanted = merged(wanted, on.get(name, {}))
         wanted = {"status": 200} | {name: value for name, value in wanted.items() if name not in ("on", "record")}
         if "error" in wanted:
-            known = ERROR_FIELDS.get((self._api, self._streamed), wanted["error"].keys())
-            error = {name: value for name, value in wanted["error"].items() if name in known}
+            error_fields = ERROR_FIELDS.get((self._api, self._streamed), wanted["error"].keys())
+            error = {name: value for name, value in wanted["error"].items() if name in error_fields}
             return {name: value for name, value in wanted.items() if name not in SAYS} | {"error": error}
         if "body" in wanted:
             return wanted
@@ -357,7 +359,7 @@ class Exchange:
         problems = [] if all(ids) and len({*ids}) == len(ids) else [f"ids of calls: {ids}"]
         if "calls" in seen:
             short = not wanted.get("calls") or len(wanted["calls"][0]) == 2
-            seen["calls"] = [[one, name, parsed(said)][short:] for one, name, said in seen["calls"]]
+            seen["calls"] = [[call_id, name, parsed(said)][short:] for call_id, name, said in seen["calls"]]
         return problems + difference_to("what the caller got", wanted, seen)
 
     async def _record_problems(self, told: httpx.Response) -> list[str]:
@@ -385,26 +387,26 @@ def parsed(text: str) -> Any:
         return text
 
 
-def difference_to(what: str, wanted: Any, found: Any, *, exactly: bool = False) -> list[str]:
+def difference_to(what: str, wanted: Any, seen: Any, *, exactly: bool = False) -> list[str]:
     """Return the lines that differ. Unless `exactly`, an object may have more fields than are wanted."""
-    shown = projected(wanted, found, exactly=exactly)
+    shown = projected(wanted, seen, exactly=exactly)
     if shown == wanted:
         return []
-    before, after = (pretty(one, 0, WIDTH).split("\n") for one in (wanted, shown))
+    before, after = (pretty(side, 0, WIDTH).split("\n") for side in (wanted, shown))
     lines = difflib.unified_diff(before, after, "recorded", "now", lineterm="", n=9)
     return ["\n".join([f"{what} differs:", *lines])]
 
 
-def projected(wanted: Any, found: Any, *, exactly: bool = False) -> Any:
+def projected(wanted: Any, seen: Any, *, exactly: bool = False) -> Any:
     """Return what is found of the fields that are wanted; null stands for a field that is not there, and `…` at an end
     of a text for any more of it. With all other fields, too, if `exactly`."""
-    if isinstance(wanted, str) and isinstance(found, str) and "…" in (wanted[:1], wanted[-1:]):
-        ends = found.endswith(wanted[1:]) if wanted[0] == "…" else found.startswith(wanted[:-1])
-        return wanted if ends or (wanted[0] == wanted[-1] and wanted[1:-1] in found) else found
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        names = [name for name in wanted if name in found or not exactly]
-        names += [name for name in found if name not in wanted and exactly]
-        return {name: projected(wanted.get(name), found.get(name), exactly=exactly) for name in names}
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        return [projected(one, other, exactly=exactly) for one, other in zip(wanted, found, strict=True)]
-    return found
+    if isinstance(wanted, str) and isinstance(seen, str) and "…" in (wanted[:1], wanted[-1:]):
+        ends = seen.endswith(wanted[1:]) if wanted[0] == "…" else seen.startswith(wanted[:-1])
+        return wanted if ends or (wanted[0] == wanted[-1] and wanted[1:-1] in seen) else seen
+    if isinstance(wanted, dict) and isinstance(seen, dict):
+        names = [name for name in wanted if name in seen or not exactly]
+        names += [name for name in seen if name not in wanted and exactly]
+        return {name: projected(wanted.get(name), seen.get(name), exactly=exactly) for name in names}
+    if isinstance(wanted, list) and isinstance(seen, list) and len(wanted) == len(seen):
+        return [projected(element, other, exactly=exactly) for element, other in zip(wanted, seen, strict=True)]
+    return seen

@@ -55,13 +55,13 @@ def merged(before: Any, patch: Any) -> Any:
     there. Null for one that is not stays."""
     if not isinstance(patch, dict):
         return patch
-    found = dict(before) if isinstance(before, dict) else {}
+    patched = dict(before) if isinstance(before, dict) else {}
     for name, value in patch.items():
-        if value is None and found.get(name) is not None:
-            del found[name]
+        if value is None and patched.get(name) is not None:
+            del patched[name]
         else:
-            found[name] = merged(found[name], value) if name in found else value
-    return found
+            patched[name] = merged(patched[name], value) if name in patched else value
+    return patched
 
 
 def difference(before: Any, after: Any) -> Any:
@@ -90,8 +90,8 @@ def pretty(value: Any, indent: int = 0, column: int = 0, after: int = 0) -> str:
         key = keys[0] if keys else ""
         return opening + key + pretty(values[0], indent, column + 1 + len(key), after + 1) + closing
     lines = []
-    for place, one in enumerate(values):
-        key = keys[place] if keys else ""
-        lines.append(key + pretty(one, indent + 1, indent + 1 + len(key), after + 1))
+    for index, entry in enumerate(values):
+        key = keys[index] if keys else ""
+        lines.append(key + pretty(entry, indent + 1, indent + 1 + len(key), after + 1))
     separator = "\n" + " " * (indent + 1)
     return opening + separator + f",{separator}".join(lines) + closing

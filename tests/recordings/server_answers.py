@@ -38,17 +38,17 @@ def content_of(dialect: str, answer: Json, streamed: bool, random: Random) -> tu
     """Return the content type and the body. The texts of a stream are cut into pieces at random places."""
     if "error" in answer:
         return LINES, _json(_error(answer["error"]))
-    given = answer.get("stream" if streamed else "whole")
-    if given is None and "both" in answer:
-        given = [answer["both"]] if streamed else answer["both"]
-    if given is None:
-        given = _stream(dialect, answer, random) if streamed else _whole(dialect, answer)
+    content = answer.get("stream" if streamed else "whole")
+    if content is None and "both" in answer:
+        content = [answer["both"]] if streamed else answer["both"]
+    if content is None:
+        content = _stream(dialect, answer, random) if streamed else _whole(dialect, answer)
     kind = answer.get("type", (AMAZON if dialect == "bedrock" else EVENTS) if streamed else LINES)
     if isinstance(kind, list):
         kind = kind[0 if streamed else 1]
-    if isinstance(given, str):
-        return kind, given.encode("utf-8", "surrogateescape")
-    return kind, _events(dialect, given, answer) if streamed else _json(given)
+    if isinstance(content, str):
+        return kind, content.encode("utf-8", "surrogateescape")
+    return kind, _events(dialect, content, answer) if streamed else _json(content)
 
 
 def _error(error: Any) -> Any:
@@ -64,7 +64,7 @@ def _json(value: Any) -> bytes:
 def _events(dialect: str, events: list[Any], answer: Json) -> bytes:
     """A text among the events stands as it is."""
     if dialect == "bedrock":
-        return b"".join(event_stream_message(*one) for one in events)
+        return b"".join(event_stream_message(*event) for event in events)
     parts = []
     for event in events:
         if isinstance(event, str):
@@ -143,12 +143,12 @@ def pieces(text: str, random: Random) -> list[str]:
     """Return a text in pieces: it whole for some numbers, else of one to five characters."""
     if random.random() < 0.3 or not text:
         return [text]
-    found = []
+    parts = []
     while text:
         size = random.randint(1, 5)
-        found.append(text[:size])
+        parts.append(text[:size])
         text = text[size:]
-    return found
+    return parts
 
 
 def _cut_field(part: Json, name: str, random: Random) -> list[Json]:
@@ -204,11 +204,11 @@ def _message_end(ends: str, usage: Json) -> list[Any]:
 def _bedrock_events(blocks: list[Json], random: Random) -> list[Any]:
     events: list[Any] = [["messageStart", {"role": "assistant"}]]
     for index, block in enumerate(blocks):
-        place = {"contentBlockIndex": index}
+        position = {"contentBlockIndex": index}
         if "toolUse" in block:
             use = block["toolUse"]
             start = {name: value for name, value in use.items() if name != "input"}
-            events.append(["contentBlockStart", place | {"start": {"toolUse": start}}])
+            events.append(["contentBlockStart", position | {"start": {"toolUse": start}}])
             cut = pieces(json.dumps(use["input"]), random)
             deltas: list[Json] = [{"toolUse": {"input": piece}} for piece in cut]
         elif "reasoningContent" in block:
@@ -216,6 +216,6 @@ def _bedrock_events(blocks: list[Json], random: Random) -> list[Any]:
             deltas = [{"reasoningContent": {name: said[name]}} for name in ("text", "signature") if name in said]
         else:
             deltas = _cut_field(block, "text", random)
-        events += [["contentBlockDelta", place | {"delta": delta}] for delta in deltas]
-        events.append(["contentBlockStop", place])
+        events += [["contentBlockDelta", position | {"delta": delta}] for delta in deltas]
+        events.append(["contentBlockStop", position])
     return events

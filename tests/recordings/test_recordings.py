@@ -17,8 +17,8 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sta
     with pytest.MonkeyPatch.context() as environment:
         for name in KEYS:
             environment.setenv(name, "test-key-123")
-        async with stage(tmp_path_factory.mktemp("recordings")) as found:
-            yield found
+        async with stage(tmp_path_factory.mktemp("recordings")) as started:
+            yield started
 
 
 @pytest.mark.asyncio(loop_scope="module")
