@@ -143,11 +143,11 @@ def _address_pattern(base_url: str) -> re.Pattern[str] | None:
     named = rf"(?:(?<=//)|(?<=@)|(?<=host=')){bounded}|{bounded}(?=:\d)" if is_word else bounded
     path = re.escape(parts.path.rstrip("/"))
     ports = r"(?::\d{1,5}|\\*['\"]?, ?(?:port=)?\d{1,5})"
-    places = [rf"\[?(?:{named})\]?{ports}?"]
+    patterns = [rf"\[?(?:{named})\]?{ports}?"]
     if port is not None:
         # "name:80", and "host='name', port=80" as Python's libraries write it.
-        places.append(rf"(?<![\w.-])[\w.-]{{1,253}}(?::|\\*['\"], ?(?:port=)?|, ?port=){port}(?!\d)")
-    whole = rf"(?:https?://)?(?:{'|'.join(places)})(?:{path}(?![\w-]))?"
+        patterns.append(rf"(?<![\w.-])[\w.-]{{1,253}}(?::|\\*['\"], ?(?:port=)?|, ?port=){port}(?!\d)")
+    whole = rf"(?:https?://)?(?:{'|'.join(patterns)})(?:{path}(?![\w-]))?"
     return re.compile(rf"{whole}|{path}" if path.count("/") > 1 else whole, re.IGNORECASE)
 
 

@@ -82,11 +82,11 @@ class Stage:
             await asyncio.sleep(0)
 
     def _cut(self, content: bytes) -> list[bytes]:
-        """Return a stream whole, cut at some places, or byte by byte."""
+        """Return a stream whole, cut at some positions, or byte by byte."""
         how = self._random.choice(("whole", "some", "bytes" if len(content) < 1500 else "some"))
         count = {"whole": 0, "some": 6, "bytes": len(content)}[how]
-        places = sorted(self._random.sample(range(1, max(len(content), 2)), min(count, max(len(content) - 1, 0))))
-        return [content[at:end] for at, end in zip([0, *places], [*places, len(content)], strict=True)]
+        cuts = sorted(self._random.sample(range(1, max(len(content), 2)), min(count, max(len(content) - 1, 0))))
+        return [content[at:end] for at, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
 
     async def gateway(self, tiers: Json) -> RunningGateway:
         """Return a gateway before these tiers, which know of no earlier case."""

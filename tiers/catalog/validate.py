@@ -324,8 +324,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
     if remote.credentials == "caller":
         yield from _check_callers(where, remote)
     if remote.is_replicated:
-        places = ((server.base_url.rstrip("/"), server.api_key_env) for server in remote.servers)
-        named = (url if key is None else f"{url} with the key in {key}" for url, key in places if "@" not in url)
+        addresses = ((server.base_url.rstrip("/"), server.api_key_env) for server in remote.servers)
+        named = (url if key is None else f"{url} with the key in {key}" for url, key in addresses if "@" not in url)
         yield from _duplicates(f"{where}, replicas", named)
         if tier.objective.ttft_ms > remote.balancing.first_token_timeout_seconds * 1000:
             yield (

@@ -212,7 +212,7 @@ class _Message:
     def __init__(self, written: str, *, is_mangled: bool = False) -> None:
         """`is_mangled`: without the characters that a server may have dropped or replaced."""
         self._written = written
-        self._places: list[Span] = []
+        self._spans: list[Span] = []
         text: list[str] = []
         offset = 0
         for escape in [*_ESCAPES.finditer(written), None]:
@@ -224,7 +224,7 @@ class _Message:
                 for char in _MANGLED.sub("", plain) if is_mangled else plain:
                     if char != " " or (text and text[-1] != " "):
                         text.append(char)
-                        self._places.append((first, last))
+                        self._spans.append((first, last))
             offset = end
         self._text = "".join(text)
 
@@ -247,7 +247,7 @@ class _Message:
         return "".join(kept) + self._written[offset:]
 
     def _written_span(self, span: Span) -> Span:
-        return self._places[span[0]][0], self._places[span[1] - 1][1]
+        return self._spans[span[0]][0], self._spans[span[1] - 1][1]
 
     def _adds_meaning(self, echo: Span, meanings: Sequence[tuple[str, Span]]) -> bool:
         """Whether a possible echo, where it is written, means something that the words around it do not say."""
@@ -349,13 +349,13 @@ class _Message:
     def _begins(self, start: int, marks: frozenset[str]) -> bool:
         """Whether one of `marks` stands before a place."""
         first = start - (self._text[start - 1 : start] == " ")
-        before = self._written[: self._places[first][0]].rstrip(" ")
+        before = self._written[: self._spans[first][0]].rstrip(" ")
         return before[-1:] in marks or before.endswith("...") if before else False
 
     def _ends(self, end: int, marks: frozenset[str]) -> bool:
         """Whether one of `marks`, or nothing, stands after what ends at a place."""
         last = end + (self._text[end : end + 1] == " ")
-        after = self._written[self._places[last - 1][1] :].lstrip(" ")
+        after = self._written[self._spans[last - 1][1] :].lstrip(" ")
         return not after or after[0] in marks or after.startswith("...") or after[0] == "\\"
 
 

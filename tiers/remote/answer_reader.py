@@ -73,24 +73,24 @@ class _FencedChoice:
     """The text of one choice, which is to be JSON."""
 
     def __init__(self) -> None:
-        self._place: Literal["before", "plain", "json", "behind"] = "before"
+        self._state: Literal["before", "plain", "json", "behind"] = "before"
         self._held = ""
         self._depth, self._in_string, self._is_escaped = 0, False, False
 
     def push(self, text: str) -> str:
         """Return what the next piece adds to the JSON; what may stand before a code block waits."""
-        if self._place == "before":
+        if self._state == "before":
             text, self._held = self._held + text, ""
             begun = text.lstrip()[:1]
             if (fence := _FENCE.search(text)) is not None and begun not in tuple('[{"'):
-                self._place, text = "json", text[fence.end() :]
+                self._state, text = "json", text[fence.end() :]
             elif begun in tuple('[{"') or len(text) > _MOST_BEFORE:
-                self._place = "plain"
+                self._state = "plain"
             else:
                 self._held, text = text, ""
-        if self._place == "json":
+        if self._state == "json":
             return self._json(text)
-        return "" if self._place == "behind" else text
+        return "" if self._state == "behind" else text
 
     def flush(self) -> str:
         """Return what waits, at the end: the JSON in it, if it has some among other words."""
@@ -123,7 +123,7 @@ class _FencedChoice:
             else:
                 self._depth += 1 if match[0] in "[{" else -1
                 if self._depth == 0:
-                    self._place = "behind"
+                    self._state = "behind"
                     return text[:position]
         return text
 

@@ -24,13 +24,13 @@ class AwsCredentials:
     """Finds credentials once, and signs requests to a server of Bedrock's in its region."""
 
     def __init__(self, base_url: str) -> None:
-        self._found: Any = None
+        self._credentials: Any = None
         region = _REGION.search(base_url)
         self._region = region[1] if region else os.environ.get("AWS_REGION", "us-east-1")
 
     def find(self) -> None:
         """See `Credentials.find`."""
-        if self._found is not None:
+        if self._credentials is not None:
             return
         try:
             # Imported here: botocore takes 15 MB, and an extra of the package has it.
@@ -39,10 +39,10 @@ class AwsCredentials:
         except ImportError as error:
             raise TierUnavailableError(MISSING_EXTRA) from error
         try:
-            self._found = Session().get_credentials()
+            self._credentials = Session().get_credentials()
         except BotoCoreError as error:
             raise TierUnavailableError(f"AWS credentials cannot be read: {error}") from error
-        if self._found is None:
+        if self._credentials is None:
             raise TierUnavailableError(MISSING_CREDENTIALS)
 
     def signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
@@ -55,7 +55,7 @@ class AwsCredentials:
         headers = {name: request.headers[name] for name in ("host", "content-type")}
         unsigned = AWSRequest(request.method, str(request.url), headers=headers, data=request.read())
         try:
-            SigV4Auth(self._found, "bedrock", self._region).add_auth(unsigned)
+            SigV4Auth(self._credentials, "bedrock", self._region).add_auth(unsigned)
         except BotoCoreError as error:
             raise TierUnavailableError(f"AWS credentials cannot be renewed: {error}") from error
         signed = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")

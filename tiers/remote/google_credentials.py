@@ -36,7 +36,7 @@ class GoogleCredentials:
 
     def __init__(self, variable: str | None = None) -> None:
         self._variable = variable
-        self._found: Any = None
+        self._credentials: Any = None
         self._lock = threading.Lock()
 
     def find(self) -> None:
@@ -50,14 +50,14 @@ class GoogleCredentials:
         with self._lock:
             self._find()
             try:
-                self._found.before_request(_fetched, request.method, str(request.url), headers)
+                self._credentials.before_request(_fetched, request.method, str(request.url), headers)
             except importlib.import_module("google.auth.exceptions").GoogleAuthError as error:
                 said = one_line(str(error.args[0] if error.args else error))
                 raise TierUnavailableError(f"the token of Google Cloud cannot be renewed: {said}") from error
         return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def _find(self) -> None:
-        if self._found is not None:
+        if self._credentials is not None:
             return
         try:
             # Imported here: an extra of the package has it.
@@ -67,11 +67,11 @@ class GoogleCredentials:
             raise TierUnavailableError(MISSING_EXTRA) from error
         try:
             if self._variable is None:
-                self._found, _ = auth.default(scopes=[SCOPE], request=_fetched)
+                self._credentials, _ = auth.default(scopes=[SCOPE], request=_fetched)
             else:
                 path = os.environ.get(self._variable, "").strip()
                 account = importlib.import_module("google.oauth2.service_account").Credentials
-                self._found = account.from_service_account_file(path, scopes=[SCOPE])
+                self._credentials = account.from_service_account_file(path, scopes=[SCOPE])
         except (errors.GoogleAuthError, OSError, ValueError) as error:
             where = MISSING_CREDENTIALS if self._variable is None else f"look at the file that {self._variable} names"
             raise TierUnavailableError(f"{one_line(str(error))} ({where})") from error

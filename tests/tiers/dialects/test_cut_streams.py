@@ -166,8 +166,8 @@ def test_a_stream_says_the_same_however_it_is_cut(
     if dialect != "bedrock":
         stream = stream.replace(b"\r\n", b"\n").replace(b"\n\n", b"\n\n: ping\n\n" if pings else b"\n\n")
         stream = stream.replace(b"\n", newline.encode())
-    places = range(len(stream)) if cuts is None else sorted(min(cut, len(stream)) for cut in cuts)
-    edges = [0, *places, len(stream)]
+    positions = range(len(stream)) if cuts is None else sorted(min(cut, len(stream)) for cut in cuts)
+    edges = [0, *positions, len(stream)]
     whole = read(dialect, [stream])
     assert read(dialect, [stream[start:end] for start, end in pairwise(edges)]) == whole
 

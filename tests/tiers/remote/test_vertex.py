@@ -237,10 +237,10 @@ async def test_google_auth_fetches_a_token_and_renews_it_before_it_expires(
         for _ in range(2):
             await collect(tier, chat())
         credentials: Any = tier._endpoint.credentials  # type: ignore[attr-defined]
-        credentials._found.expiry = (datetime.now(UTC) + timedelta(seconds=60)).replace(tzinfo=None)
+        credentials._credentials.expiry = (datetime.now(UTC) + timedelta(seconds=60)).replace(tzinfo=None)
         await collect(tier, chat())
         tokens.refuses = True
-        credentials._found.expiry = (datetime.now(UTC) - timedelta(seconds=60)).replace(tzinfo=None)
+        credentials._credentials.expiry = (datetime.now(UTC) - timedelta(seconds=60)).replace(tzinfo=None)
         with pytest.raises(TierUnavailableError, match=r"cannot be renewed.*invalid_grant"):
             await collect(tier, chat())
         await tier.close()

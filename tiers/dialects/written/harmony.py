@@ -40,7 +40,7 @@ _BEFORE_CHANNEL = re.compile(r"\s*(t(o(=\S*\s*)?)?)?")
 _LONGEST_OPENING = 256
 _FUNCTIONS = "functions."
 
-Place = Literal["opening", "header", "between", "body"]
+State = Literal["opening", "header", "between", "body"]
 Route = Literal["text", "reasoning", "call", "nothing"]
 
 
@@ -62,7 +62,7 @@ class ChannelParser:
     def __init__(self, names: Collection[str], most: int | None = None) -> None:
         self.count = 0
         self._names, self._most = names, most
-        self._place: Place = "opening"
+        self._state: State = "opening"
         self._header: dict[str, str] = {START: ""}  # its sections, by the mark before each
         self._section = START
         self._route: Route = "nothing"
@@ -74,7 +74,7 @@ class ChannelParser:
     @property
     def is_answering(self) -> bool:
         """Whether what comes next is part of the answer's text."""
-        return self._place == "body" and self._route == "text"
+        return self._state == "body" and self._route == "text"
 
     def feed(self, text: str) -> Said:
         """Parse the next piece of the answer."""
@@ -96,28 +96,28 @@ class ChannelParser:
         return said
 
     def _take_text(self, text: str) -> None:
-        if self._place == "body":
+        if self._state == "body":
             self._say(text)
             return
         self._header[self._section] += text
-        if self._place == "opening":
+        if self._state == "opening":
             begun = self._header[START]
             if len(begun) > _LONGEST_OPENING or not _BEFORE_CHANNEL.fullmatch(begun):
                 self._begin_body("text")
                 self._say(begun)
 
     def _take_mark(self, mark: str) -> None:
-        if mark in (MESSAGE, CONSTRAIN) and self._place == "body":
+        if mark in (MESSAGE, CONSTRAIN) and self._state == "body":
             return  # there it means nothing
         if mark == MESSAGE:
             self._begin_body(self._routed())
-        elif mark in (CHANNEL, CONSTRAIN) and self._place != "body":
-            self._place, self._section = "header", mark
+        elif mark in (CHANNEL, CONSTRAIN) and self._state != "body":
+            self._state, self._section = "header", mark
             self._header.setdefault(mark, "")
         else:
             self._end_message()
             self._header, self._section = {START: ""}, START
-            self._place = "header" if mark in (START, CHANNEL) else "between"
+            self._state = "header" if mark in (START, CHANNEL) else "between"
             if mark == CHANNEL:  # of a message whose start is missing
                 self._header[CHANNEL], self._section = "", CHANNEL
 
@@ -135,7 +135,7 @@ class ChannelParser:
         return None if match is None else match[1].removeprefix(_FUNCTIONS)
 
     def _begin_body(self, route: Route) -> None:
-        self._place, self._route, self._is_empty = "body", route, True
+        self._state, self._route, self._is_empty = "body", route, True
         if route == "call":
             self._calls.append(ToolCallDelta(index=self.count, id=new_call_id(), name=str(self._recipient())))
             self.count += 1
@@ -149,9 +149,9 @@ class ChannelParser:
             self._separator[self._route] = ""
 
     def _end_message(self) -> None:
-        if self._place != "body":
+        if self._state != "body":
             self._begin_unmarked_body()
-        if self._place != "body":
+        if self._state != "body":
             return
         if self._route == "call" and self._is_empty:
             self._say("{}")
@@ -160,7 +160,7 @@ class ChannelParser:
 
     def _begin_unmarked_body(self) -> None:
         """Say what stands where a body should, in a message that ends without a mark before its body."""
-        if self._place == "header":
+        if self._state == "header":
             # Behind the channel's name; a role alone, or a call without arguments, is nothing.
             route = self._routed()
             body = _RECIPIENT.sub("", self._header.get(CHANNEL, "")).strip().partition(" ")[2].strip()
@@ -168,7 +168,7 @@ class ChannelParser:
                 return
         else:
             route, body = "text", self._header[START]
-            if self._place == "between" and body.strip() == "assistant":
+            if self._state == "between" and body.strip() == "assistant":
                 return
         if body:
             self._begin_body(route)

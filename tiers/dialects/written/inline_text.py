@@ -66,7 +66,7 @@ class _Choice:
         self._written = written
         self._is_open = is_open
         self._is_guess = is_guess
-        self._place = "start"
+        self._state = "start"
         self._closing = self._held = ""
         self._is_behind = self._is_fresh = self._has_thought = False
         # What is a thought only if its closing tag comes.
@@ -75,7 +75,7 @@ class _Choice:
 
     def is_plain(self, text: str) -> bool:
         """Whether the next piece is nothing but text, as nearly every one is."""
-        return self._place == "text" and self._written.is_plain(text)
+        return self._state == "text" and self._written.is_plain(text)
 
     def is_told(self, delta: Delta) -> None:
         """Note what the server has separated itself."""
@@ -90,10 +90,10 @@ class _Choice:
         thought, steps = "", 0
         while True:
             steps += 1
-            if steps > _MOST_STEPS and self._place in ("start", "thought"):
+            if steps > _MOST_STEPS and self._state in ("start", "thought"):
                 text = "".join((*(self._presumed or ()), text)) if self._is_guess else text
-                self._place, self._presumed = "text", None
-            match self._place:
+                self._state, self._presumed = "text", None
+            match self._state:
                 case "thought":
                     text = text.lstrip() if self._is_fresh else text
                     said, end, text = text.partition(self._closing)
@@ -105,11 +105,11 @@ class _Choice:
                             continue
                         if "<think>" in (so_far := "".join((*self._presumed, said))):
                             # A thought that begins later was not open before.
-                            self._place, self._presumed, self.opened = "text", None, False
+                            self._state, self._presumed, self.opened = "text", None, False
                             text = so_far + end + text
                             continue
                     if end:
-                        self._place, self._is_behind = "start", True
+                        self._state, self._is_behind = "start", True
                         if self._presumed is not None:
                             thought += "".join(self._presumed) if self._is_guess else ""
                             self._presumed, self.opened, self._is_open = None, True, False
@@ -139,12 +139,12 @@ class _Choice:
     def finish(self, reason: str | None = None) -> Said:
         """Return what still waits. `reason`: why the answer ended."""
         held, self._held = self._held, ""
-        if self._place == "channels" and self._channels is not None:
+        if self._state == "channels" and self._channels is not None:
             said, last = self._in_channels(held), self._channels.finish()
             return Said(said.text + last.text, said.reasoning + last.reasoning, said.calls + last.calls)
-        if self._place == "text":
+        if self._state == "text":
             return self._written.finish()
-        if self._place != "thought":
+        if self._state != "thought":
             return Said(held, "", [])
         if self._presumed is None or reason == "length":
             waiting = self._presumed or [] if self._is_guess else []
@@ -157,15 +157,15 @@ class _Choice:
         start = text.lstrip()
         tag = next((tag for tag in _STARTS if start.startswith(tag)), None)
         if tag is not None and self._written.is_callers(tag):
-            self._place = "text"
+            self._state = "text"
             return "", text
         if tag is not None:
             if closing := _STARTS[tag]:
-                self._place, self._closing, self.opened, self._is_fresh = "thought", closing, False, True
+                self._state, self._closing, self.opened, self._is_fresh = "thought", closing, False, True
             self._is_open, self._is_behind = False, True
             return "", start[len(tag) :].lstrip()
         if start.startswith(_CHANNELS):
-            self._place, self._channels = "channels", self._written.channels()
+            self._state, self._channels = "channels", self._written.channels()
             return "", start
         wrapper = next((tag for tag in WRAPPERS if start.startswith(tag)), None)
         is_behind = self._is_behind or self._has_thought
@@ -177,16 +177,16 @@ class _Choice:
             return None
         bare = self._written.bare(start, whole=not is_short)
         if bare:
-            self._place = "text"
+            self._state = "text"
             self._written.wait(start)
             return "", ""
         if bare is None:
             return None
         if self._is_open and not whole:
-            self._place, self._closing, self._presumed = "thought", THINK_END, []
+            self._state, self._closing, self._presumed = "thought", THINK_END, []
             return "", start
         else:
-            self._place = "text"
+            self._state = "text"
             if whole and "<think>" not in text and len(parts := _CLOSING.split(text)) == 2:
                 self.opened = True
                 return parts[0].strip(), parts[1].lstrip()
