@@ -428,7 +428,7 @@ def check_key_name(where: str, name: str | None) -> Iterator[str]:
 def _check_aliases(catalog: Catalog) -> Iterator[str]:
     tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
     models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
-    others = [spec.name for spec in (*catalog.embeddings, *catalog.targets)]
+    others = [embedding.name for embedding in catalog.embeddings] + [target.name for target in catalog.targets]
     allowed = list(dict.fromkeys(["auto", *tiers, *models, *others]))
     for name, target in catalog.aliases.items():
         if not name or name == "auto" or name in tiers:

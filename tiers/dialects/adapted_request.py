@@ -44,19 +44,21 @@ def without_keywords(schema: Any, refused: frozenset[str]) -> Any:
         return [without_keywords(subschema, refused) for subschema in schema]
     if not isinstance(schema, dict):
         return schema
-    kept: dict[str, Any] = {}
+    reduced: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _BY_NAME and isinstance(value, dict):
             value = {key: without_keywords(subschema, refused) for key, subschema in value.items()}
         elif name not in _VALUES:
             value = without_keywords(value, refused)
         if name == "type" and name in refused:
-            kept[name] = next((kind for kind in value if kind != "null"), "null") if isinstance(value, list) else value
+            reduced[name] = (
+                next((kind for kind in value if kind != "null"), "null") if isinstance(value, list) else value
+            )
         elif name == "const" and name in refused and isinstance(value, str):
-            kept["enum"] = [value]
+            reduced["enum"] = [value]
         elif name not in refused or (name == "properties" and value):
-            kept[name] = value
-    return kept
+            reduced[name] = value
+    return reduced
 
 
 def fitting_schema(schema: dict[str, Any], *, combined: bool, needs_properties: bool) -> dict[str, Any]:

@@ -147,9 +147,9 @@ def mend_responses(data: dict[str, Any]) -> list[str]:
         items = list(_items([turns] if isinstance(turns, dict) else turns))
         _set_ids((str(index), item) for index, item in enumerate(items))
         # Agents add kinds of items that only their provider reads.
-        kept = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
-        ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if kept and item not in kept)
-        data["input"] = kept or items
+        supported = [item for item in items if not kind_of(item) or _ITEMS.search(kind_of(item)) or _SAYS & item.keys()]
+        ignored += dict.fromkeys(f"input.{kind_of(item)}" for item in items if supported and item not in supported)
+        data["input"] = supported or items
     return ignored
 
 

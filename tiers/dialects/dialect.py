@@ -207,8 +207,8 @@ def overlaid(json: bytes, **members: Any) -> msgspec.Raw | None:
     said = msgspec.json.decode(json, type=dict[str, Any])
     if all(said.get(name) == value for name, value in members.items()):
         return msgspec.Raw(json)
-    kept = {name: value for name, value in (said | members).items() if value is not None}
-    return msgspec.Raw(_encode(kept)) if kept else None
+    overlay = {name: value for name, value in (said | members).items() if value is not None}
+    return msgspec.Raw(_encode(overlay)) if overlay else None
 
 
 _encode = msgspec.json.Encoder().encode

@@ -224,7 +224,7 @@ def asked_extras(spec: TierSpec, request: ModelRequest) -> list[Asked]:
     """Return the extras that `request` uses at the tier of `spec`; those of a tier in process are none."""
     if spec.remote is None:
         return []
-    asked = []
+    extras = []
     server = server_of(spec.remote, spec.provider)
     rows, sent = _rows_of(server, spec.model_name), FORWARDED.get(server)
     for field, elements in _fields(request):
@@ -236,9 +236,9 @@ def asked_extras(spec: TierSpec, request: ModelRequest) -> list[Asked]:
             if row is None and field in _LISTS:
                 row = Extra(_value(element), _NO_PRICE, asked=field)
             if row is not None:
-                asked.append(Asked(row, field, _most(row, element, request), _usd(spec, row)))
-    asked += [Asked(row, "", 1, _usd(spec, row)) for row in rows if not row.asked]
-    return asked
+                extras.append(Asked(row, field, _most(row, element, request), _usd(spec, row)))
+    extras += [Asked(row, "", 1, _usd(spec, row)) for row in rows if not row.asked]
+    return extras
 
 
 def most_extra_costs(
@@ -246,11 +246,11 @@ def most_extra_costs(
 ) -> ExtraCosts:
     """Return the most that the extras of `calls` calls cost, which read and write at most so many tokens. Raises
     `UnboundedCostError`."""
-    asked = asked_extras(spec, request)
-    if not asked:
+    extras = asked_extras(spec, request)
+    if not extras:
         return NOTHING
     usd, factor, reads = 0.0, 1.0, 0
-    for use in asked:
+    for use in extras:
         row, most = use.extra, use.most
         if row.factor is None and use.usd is None:
             raise UnboundedCostError(_unpriced(spec, use), use.param)
@@ -269,25 +269,25 @@ def extra_reads(spec: TierSpec, request: ModelRequest) -> int:
     """Return how often the server may read the prompt again, for tools that it runs."""
     if not (request.server_tools or "context_management" in _opaque_fields(request)):
         return 0
-    asked = (use for use in asked_extras(spec, request) if use.extra.reads or use.extra.source == _NO_PRICE)
-    return sum(ROUNDS if use.most is None or not use.extra.reads else use.most for use in asked)
+    extras = (use for use in asked_extras(spec, request) if use.extra.reads or use.extra.source == _NO_PRICE)
+    return sum(ROUNDS if use.most is None or not use.extra.reads else use.most for use in extras)
 
 
 def billed_extras(spec: TierSpec, request: ModelRequest, usage: Usage, calls: int) -> ExtraCosts:
     """Return what the extras of an answer cost: those that `usage` reports, and those that were asked for and that the
     server need not report. A provider runs no tool that a request did not name, so a count of one costs nothing."""
     told = usage.extras
-    asked = asked_extras(spec, request)
+    extras = asked_extras(spec, request)
     if told and spec.remote is not None:
         rows = {name: row for row in reversed(_rows_of(server_of(spec.remote, spec.provider), spec.model_name))
                 for name in row.counted}  # fmt: skip
-        counted = {name for use in asked for name in use.extra.counted}
+        counted = {name for use in extras for name in use.extra.counted}
         unasked = dict.fromkeys(
             row for name, row in rows.items() if name in told and name not in counted and row.field not in _LISTS
         )
-        asked += [Asked(row, row.field, None, _usd(spec, row)) for row in unasked]
+        extras += [Asked(row, row.field, None, _usd(spec, row)) for row in unasked]
     usd, factor, notes = 0.0, 1.0, []
-    for row, price in {use.extra: use.usd for use in asked}.items():
+    for row, price in {use.extra: use.usd for use in extras}.items():
         uses = sum(told.get(name, 0) for name in row.counted) if row.counted else calls
         is_told = any(name.startswith(f"{row.field}=") for name in told)
         if row.factor is not None or (row.counted and "=" in row.counted[0]):

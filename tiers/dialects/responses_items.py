@@ -231,12 +231,12 @@ def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[Res
         elif (tool.type, tool.name) not in names:
             names.add((tool.type, tool.name))
             tools.append(tool)
-    kept = [item for item in body.input if item.type != TOOLS]
-    if not keeps_own and (others := [item for item in kept if not _is_providers(item)]):
+    remaining = [item for item in body.input if item.type != TOOLS]
+    if not keeps_own and (others := [item for item in remaining if not _is_providers(item)]):
         # Whatever a tool of OpenAI's found is in the text after it.
-        left_out |= dict.fromkeys(f"input.{item.type}" for item in kept if _is_providers(item))
-        kept = others
-    items = list(map(opened, kept))
+        left_out |= dict.fromkeys(f"input.{item.type}" for item in remaining if _is_providers(item))
+        remaining = others
+    items = list(map(opened, remaining))
     return msgspec.structs.replace(body, input=items, tools=tools or None), list(left_out)
 
 

@@ -67,15 +67,15 @@ _json = partial(json.dumps, ensure_ascii=False)
 
 
 def read_responses(
-    body: ResponsesRequest, earlier: Sequence[Item] = (), sent: GivenItems | None = None, before: Sequence[Any] = ()
+    body: ResponsesRequest, earlier: Sequence[Item] = (), raw: GivenItems | None = None, before: Sequence[Any] = ()
 ) -> ReadRequest:
     """Return what a request asks for. `earlier`: the conversation of `previous_response_id`, and `before` its items as
-    data; `sent`: the items of `body`, for servers with this API. Raises `BadRequestError`."""
+    data; `raw`: the items of `body`, for servers with this API. Raises `BadRequestError`."""
     _check(body)
-    turns = _turns(body, earlier, sent, before)
+    turns = _turns(body, earlier, raw, before)
     logprobs = wants_logprobs(body)
-    own = () if sent is None else sent.opaque.server_tools
-    callers = [tool for tool in body.tools or () if sent is None or is_callers(tool.type, tool.execution)]
+    own = () if raw is None else raw.opaque.server_tools
+    callers = [tool for tool in body.tools or () if raw is None or is_callers(tool.type, tool.execution)]
     choice = body.tool_choice
     is_own = not isinstance(choice, str | None) and choice.type in (*own, "allowed_tools")
     if own and (is_own or not callers):
@@ -99,7 +99,7 @@ def read_responses(
         service_tier=body.service_tier,
         explicit=tuple([name for name in _EXPLICIT if explicit.get(name) is not None]),
         passed=_service_fields(body),
-        opaque=None if sent is None else sent.opaque,
+        opaque=None if raw is None else raw.opaque,
         wants_opaque=bool(body.tools) and SEALED_REASONING in (body.include or ()),
         store=body.store is not False,
         metadata=body.metadata,
@@ -162,19 +162,19 @@ def _format(form: TextFormat | None) -> dict[str, Any] | None:
     return {"type": form.type, "json_schema": schema}
 
 
-def _turns(body: ResponsesRequest, earlier: Sequence[Item], sent: GivenItems | None, before: Sequence[Any]) -> "_Turns":
-    turns = _Turns(keeps_items=sent is not None)
+def _turns(body: ResponsesRequest, earlier: Sequence[Item], raw: GivenItems | None, before: Sequence[Any]) -> "_Turns":
+    turns = _Turns(keeps_items=raw is not None)
     if body.instructions is not None:
         turns.add_part("system", "instructions", body.instructions)
     if not (body.input or earlier):
         raise BadRequestError("input is empty: give a text or at least one item.", "input", "empty_array")
     for index, item in enumerate(earlier):
-        turns.add(item, "previous_response_id", None if sent is None else before[index])
+        turns.add(item, "previous_response_id", None if raw is None else before[index])
     if isinstance(body.input, str):
-        turns.add_part("user", "input", body.input, () if sent is None else _opaque(sent.items[0]))
+        turns.add_part("user", "input", body.input, () if raw is None else _opaque(raw.items[0]))
     else:
         for index, item in enumerate(body.input):
-            turns.add(item, f"input[{index}]", None if sent is None else sent.items[index])
+            turns.add(item, f"input[{index}]", None if raw is None else raw.items[index])
     turns.end()
     return turns
 

@@ -39,18 +39,18 @@ class SealRegistry:
     def note(self, seal: str, server_model: str) -> None:
         """Note that `server_model` sealed reasoning with `seal` now; a seal that is another's stays so."""
         digest = _digest(seal)
-        noted = self._servers.pop(digest, None)
-        self._servers[digest] = server_model if noted is None else noted[0], self._clock()
+        record = self._servers.pop(digest, None)
+        self._servers[digest] = server_model if record is None else record[0], self._clock()
         if len(self._servers) > self._most:
             del self._servers[next(iter(self._servers))]
 
     def may_read(self, seal: str, server_model: str, *, is_only: bool) -> bool:
         """Whether `server_model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
         its turn is known as the model's."""
-        noted = self._servers.get(_digest(seal))
-        if noted is None or noted[1] < self._clock() - self._seconds:
+        record = self._servers.get(_digest(seal))
+        if record is None or record[1] < self._clock() - self._seconds:
             return is_only
-        return noted[0] == server_model
+        return record[0] == server_model
 
     def _readable(self, message: Turn, dialect: Dialect | None, server_model: str, *, is_only: bool) -> Turn:
         """Return a turn as `server_model` gets it: in `dialect` at most, without reasoning that another model made."""

@@ -36,7 +36,7 @@ class StopsHere:
 
     def cut(self, deltas: list[Delta]) -> list[Delta]:
         """Return the deltas up to the end of each choice; what follows it is not read any more."""
-        kept: list[Delta] = []
+        cut_deltas: list[Delta] = []
         ended: set[int] = set()
         for delta in deltas:
             if delta.index in ended:
@@ -50,14 +50,14 @@ class StopsHere:
                     self.has_cut = True
                     delta.tool_calls = []
                     end = Delta(index=delta.index, finish_reason="stop", stop_sequence=stop, at_once=delta.at_once)
-                    kept += [delta, end]
+                    cut_deltas += [delta, end]
                     self._tally.unfinished.discard(delta.index)
                     ended.add(delta.index)
                     continue
             elif delta.finish_reason is not None and (held := choice.flush()):
-                kept.append(Delta(index=delta.index, text=held))
-            kept.append(delta)
-        return kept
+                cut_deltas.append(Delta(index=delta.index, text=held))
+            cut_deltas.append(delta)
+        return cut_deltas
 
 
 # How a code block of JSON begins, and what counts of the JSON in it.
@@ -135,15 +135,15 @@ class WithoutFences:
         self._choices: dict[int, _FencedChoice] = {}
 
     def cut(self, deltas: list[Delta]) -> list[Delta]:
-        kept: list[Delta] = []
+        cut_deltas: list[Delta] = []
         for delta in deltas:
             choice = self._choices.setdefault(delta.index, _FencedChoice())
             if delta.text and not delta.refusal:
                 delta.text = choice.push(delta.text)
             if (delta.finish_reason is not None or delta.refusal) and (held := choice.flush()):
-                kept.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
-            kept.append(delta)
-        return kept
+                cut_deltas.append(Delta(index=delta.index, text=held, at_once=delta.at_once))
+            cut_deltas.append(delta)
+        return cut_deltas
 
 
 _read_json = json.JSONDecoder().raw_decode

@@ -47,7 +47,7 @@ def read(client: str, body: bytes) -> ReadRequest:
         return read_chat(msgspec.json.decode(body, type=ChatRequest))
     if client == "responses":
         asked = msgspec.json.decode(body, type=ResponsesRequest)
-        return read_responses(asked, sent=items_sent(given_items(body), asked.tools))
+        return read_responses(asked, raw=items_sent(given_items(body), asked.tools))
     if client == "messages":
         return read_messages(msgspec.json.decode(body, type=MessagesRequest))
     return read_gemini(msgspec.json.decode(body, type=GenerateContentRequest), "m", stream=False, runs_tools=True)

@@ -59,7 +59,7 @@ def to_messages(rules: Rules = RULES, **fields: Any) -> Any:
 def to_responses(rules: Rules = RULES, refused: frozenset[str] = frozenset(), **fields: Any) -> Any:
     said = msgspec.json.encode({"model": "m", "input": "Hi"} | fields)
     body, items = msgspec.json.decode(said, type=ResponsesRequest), given_items(said)
-    request = adapted(request_of(read_responses(body, sent=items)), rules, refused).request
+    request = adapted(request_of(read_responses(body, raw=items)), rules, refused).request
     return msgspec.json.decode(msgspec.json.encode(request_body(REMOTE, request, None, streamed=False)))
 
 

@@ -217,14 +217,14 @@ def test_a_vote_waits_for_those_alone_who_can_change_its_result(
 def test_ending_samples_early_never_changes_the_winner(answers: list[str | None], order: Random) -> None:
     ending = list(range(len(answers)))
     order.shuffle(ending)
-    seen: list[str | None] = [None] * len(answers)
+    ended: list[str | None] = [None] * len(answers)
     running = set(ending)
     for sample in ending:
         if sample in running:
             running.discard(sample)
-            seen[sample] = answers[sample]
-            running = still_needed(seen, running)
-    assert majority(seen) == majority(answers)
+            ended[sample] = answers[sample]
+            running = still_needed(ended, running)
+    assert majority(ended) == majority(answers)
 
 
 @pytest.mark.parametrize(
