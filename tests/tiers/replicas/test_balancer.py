@@ -261,8 +261,8 @@ def test_a_slow_replica_loses_its_share() -> None:
 def after_latencies(clock: Clock, latencies: Sequence[float], weights: Sequence[float] = (1, 1)) -> Balancer:
     """A balancer whose replicas answered one request each, with these seconds to the first token."""
     balancer = make_balancer(weights, clock)
-    for place, seconds in enumerate(latencies):
-        in_flight = begin_at(balancer, place)
+    for index, seconds in enumerate(latencies):
+        in_flight = begin_at(balancer, index)
         clock.now += seconds
         balancer.first_token(in_flight)
         balancer.succeed(in_flight)
