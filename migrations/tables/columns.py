@@ -52,7 +52,38 @@ _DICTIONARY = (
 _ADDED = b',"price":null,"charged_usd":null,"continued_at":null,"resumed":false}]'
 # And since then: what is put before the rest leaves the references of what is stored as they are.
 _LATER = b'"charged_usd":null,"extras":[],"extras_usd":0.0,"estimated":false,"continued_at":null,"resumed":false}]'
-_PREFIX = zstandard.ZstdCompressionDict(_LATER + _DICTIONARY + _ADDED, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+# And decisions, with the order that their fields have now: by who reads them.
+_DECISIONS = (
+    b'{"tier":3,"reason":"tier 2 is the only one left, with P(no worse) 0.833 (prior: this catalogue has no me'
+    b'asured outcomes) SIMPLE (0.94):  COMPLEX (0.44): ","scores":[0.23,0.4412,0.7322,0.643],"inputs":{"costs"'
+    b':[0.002352,0.004704,0.007056,0.009408],"pinned_tier":null,"min_tier":null,"key_min_tier":null,"max_cost_'
+    b'usd":null,"exclusions":[],"predicted_waits":[0.0,0.0,0.0,0.0],"most_wait_seconds":null,"previous_tier":2'
+    b',"reuse_usd":[-0.0,0.0,-0.0,-0.0],"in_tool_loop":true,"session":{"previous":2,"floor":null,"rule":"rest"'
+    b',"because":"the least expected cost of the rest of the session","rest_usd":[0.14,0.28],"rest_steps":11.2'
+    b'5,"client":"","loop_step":1,"at":"turn","errors":0,"repeats":0,"bad_calls":0,"last_exit":null,"end":null'
+    b',"end_sign":null,"end_weight":0.0,"end_words":"","session":"","step":5,"gap_seconds":0.54,"raised_from":'
+    b'null,"prompt_tokens":2152,"warm":[0,0,0,0],"strongest_warm":0,"trouble":null,"p_bad":null},"prediction":'
+    b'{"p_ok":[0.317135,0.617949,0.914881,1.0],"kind":"prior","novelty":1.0,"classifier_version":"v1-","contri'
+    b'butions":[],"predicted_tokens":[],"classes":[0.0075,0.4294,0.4558,0.1073],"labels":[],"good_labels":[],"'
+    b'from_others":false,"material":[],"follow_up":null},"quality_target":0.7,"tau":0.7,"objective":"utility",'
+    b'"reference_usd":0.0245,"experiment_id":null,"arm":null,"arm_tier":null,"edge":null,"constant":null,"chea'
+    b'pest":null,"rules":null,"observe_tier":null,"app":"","canary":false,"unit":null,"client":"","purpose":"m'
+    b'ain","private":null,"agreement":null,"fell_over":null},"would_be":null}{"tier":3,"reason":"MEDIUM (0.44)'
+    b": tier 3 is worth most, good enough with P 0.91 for $0.001107, where a strongest answer (usually $0.0012"
+    b'40) is worth 30 points of \'as good\' (prior: this catalogue has no measured outcomes)","scores":[0.23,0.4'
+    b'412,0.7322,0.643],"inputs":{"costs":[0.002352,0.004704,0.007056,0.009408],"pinned_tier":null,"min_tier":'
+    b'null,"key_min_tier":null,"max_cost_usd":null,"exclusions":[],"predicted_waits":[0.0,0.0,0.0,0.0],"most_w'
+    b'ait_seconds":null,"previous_tier":null,"reuse_usd":[],"in_tool_loop":false,"session":null,"prediction":{'
+    b'"p_ok":[0.317135,0.617949,0.914881,1.0],"kind":"prior","novelty":1.0,"classifier_version":"v1-","contrib'
+    b'utions":[],"predicted_tokens":[],"classes":[0.0075,0.4294,0.4558,0.1073],"labels":[],"good_labels":[],"f'
+    b'rom_others":false,"material":[],"follow_up":null},"quality_target":0.7,"tau":0.7,"objective":"utility","'
+    b'reference_usd":0.0245,"experiment_id":null,"arm":null,"arm_tier":null,"edge":null,"constant":null,"cheap'
+    b'est":null,"rules":null,"observe_tier":null,"app":"","canary":false,"unit":null,"client":null,"purpose":n'
+    b'ull,"private":null,"agreement":null,"fell_over":null},"would_be":null}'
+)
+_PREFIX = zstandard.ZstdCompressionDict(
+    _DECISIONS + _LATER + _DICTIONARY + _ADDED, dict_type=zstandard.DICT_TYPE_RAWCONTENT
+)
 _LEVEL = 3
 _PREFIX.precompute_compress(level=_LEVEL)
 
