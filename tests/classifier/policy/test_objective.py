@@ -106,6 +106,7 @@ def test_on_the_first_day_the_likeliest_class_decides_and_later_what_is_known() 
     prior = {"kind": "prior", "p_ok": [0.85, 0.97, 0.99, 1.0]}
     assert decide(inputs(**prior)).tier == 1
     assert decide(inputs(**prior, labels=[9.0, 9.0, 9.0])).tier == 2
+    assert decide(inputs(kind="prior")).tier == 2, "0.5 is not enough, and 0.8 is"
 
 
 @given(
