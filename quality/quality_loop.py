@@ -300,11 +300,11 @@ class QualityLoop:
 
     def last_retrainings(self) -> str | None:
         """What went wrong last, for alerts and `health_of`: failures since the last success, and the last refusal."""
-        known, said = self.retrained, []
-        if known.failures:
-            said.append(f"{known.failures} failed since the last success")
-        if known.refused is not None:
-            said.append(f"last refused because {known.refused}")
+        status, said = self.retrained, []
+        if status.failures:
+            said.append(f"{status.failures} failed since the last success")
+        if status.refused is not None:
+            said.append(f"last refused because {status.refused}")
         return "; ".join(said) or None
 
     async def _advance(self) -> bool:

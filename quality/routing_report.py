@@ -355,7 +355,7 @@ async def _help(
             *([missing_in_words(missing, a_day, time.time())] if missing else []),
             *_learning_in_words(learning),
             *targets_in_words(targets, _strongest(served.catalog)),
-            *(_overpriced_in_words(one, served.catalog.tier_names) for one in overpriced),
+            *(_overpriced_in_words(comparison, served.catalog.tier_names) for comparison in overpriced),
         ],
         missing_probes=missing,
         probes_a_day=round(a_day, 3),

@@ -92,8 +92,8 @@ def log_evidence(excess: Float, variance: Float) -> Float:
     over what was supposed. It exceeds log(1/a) at any time with probability at most a if the supposition is right."""
     exponents = np.multiply.outer(excess, BETS) - np.multiply.outer(variance, _PSI)
     top = exponents.max(axis=-1, keepdims=True)
-    found: Float = np.log(np.exp(exponents - top).mean(axis=-1)) + top[..., 0]
-    return found
+    logarithm: Float = np.log(np.exp(exponents - top).mean(axis=-1)) + top[..., 0]
+    return logarithm
 
 
 def deviation(variance: Float, level: float) -> Float:

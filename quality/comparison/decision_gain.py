@@ -93,8 +93,8 @@ def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) 
     tiers - 1] without the prompt's own label, where the outcomes are `scores`; 0 where these are NaN."""
     at = 1 - serving.exchange * (1 - serving.prices[:-1])
     low, high = np.maximum(at - SPREAD, 0.0), np.minimum(at + SPREAD, 1.0)
-    known = np.nan_to_num(scores).astype(np.float64)
-    theirs, ours = ((np.clip(p, low, high).astype(np.float64) - known) ** 2 for p in (before, after))
+    filled_scores = np.nan_to_num(scores).astype(np.float64)
+    theirs, ours = ((np.clip(p, low, high).astype(np.float64) - filled_scores) ** 2 for p in (before, after))
     gains = (theirs - ours) / (2 * (high - low))
     return np.where(np.isnan(scores), 0.0, gains)
 

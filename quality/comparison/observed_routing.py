@@ -253,22 +253,22 @@ _inputs = inputs_reader(_Inputs)
 def _read(rows: Iterable[Sequence[Any]]) -> list[Observed]:
     observed: list[Observed] = []
     tiers = 0
-    for request_id, at, given, would_be, paid, decision, answer_usd, label, judge, reliability, reason, p in rows:
+    for request_id, at, given_tier, would_be, paid, decision, answer_usd, label, judge, reliability, reason, p in rows:
         try:
             costs = _inputs(decision).costs
         except msgspec.ValidationError:
             # Another release wrote it, and this one cannot read it.
             continue
         tiers = tiers or len(costs)
-        if len(costs) != tiers or max(given, would_be) > tiers:
+        if len(costs) != tiers or max(given_tier, would_be) > tiers:
             continue
         # What was paid knows answer length and cache; a tier that costs nothing gives no scale.
-        scale = paid / costs[given - 1] if costs[given - 1] > 0 else 1.0
+        scale = paid / costs[given_tier - 1] if costs[given_tier - 1] > 0 else 1.0
         observed.append(
             Observed(
                 request_id=request_id,
                 created_at=at,
-                given=given,
+                given=given_tier,
                 would_be=would_be,
                 paid_usd=paid,
                 expected_usd=scale * costs[would_be - 1],

@@ -83,8 +83,8 @@ async def ladder_outcomes_since(
         .limit(newest)
     )
     async with engine.connect() as connection:
-        found = (await connection.execute(query)).all()
-    rows = [row for row in reversed(found) if None not in row.no_worse and len(row.no_worse) == tiers]
+        newest_rows = (await connection.execute(query)).all()
+    rows = [row for row in reversed(newest_rows) if None not in row.no_worse and len(row.no_worse) == tiers]
     return LadderOutcomes(
         np.array([row.classes or ANY_CLASS for row in rows], np.float64).reshape(-1, len(ANY_CLASS)),
         np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers),
@@ -138,12 +138,16 @@ def choice_of(
 def _replace_by_head(p_ok: Float, head: LearnedHead, model: OutcomeModel, probes: LadderOutcomes) -> None:
     """Overwrite `p_ok` [n, tiers] of the probes whose vectors are of the model's encoder."""
     spec, names, scale = feature_spec(model.manifest), len(model.manifest.feature_names), shipped_complexity()
-    known = [(i, one) for i, one in enumerate(probes.vectors) if one.spec == spec and one.features is not None]
-    if not known:
+    encoded = [
+        (i, vectors)
+        for i, vectors in enumerate(probes.vectors)
+        if vectors.spec == spec and vectors.features is not None
+    ]
+    if not encoded:
         return
-    rows = [i for i, _ in known]
-    features = np.stack([vector_of(one.features or b"")[:names] for _, one in known])
-    embedding = np.stack([vector_of(one.embedding) for _, one in known])
+    rows = [i for i, _ in encoded]
+    features = np.stack([vector_of(vectors.features or b"")[:names] for _, vectors in encoded])
+    embedding = np.stack([vector_of(vectors.embedding) for _, vectors in encoded])
     surface = standardised(features, scale.centre, scale.scale)
     p_ok[rows, :-1] = head.p(probes.classes[rows].astype(np.float32), embedding, surface)
 

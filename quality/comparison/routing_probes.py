@@ -100,12 +100,12 @@ class WorthRecord:
                 by_key = await asyncio.to_thread(_worth_by_key, probes, asked)
                 names = await key_names(self._engine, [key for key in by_key if key is not None])
                 keys = [
-                    KeyWorth(key_id=key, name=names.get(key, key) if key else "requests without a key", worth=one)
-                    for key, one in by_key.items()
+                    KeyWorth(key_id=key, name=names.get(key, key) if key else "requests without a key", worth=verdict)
+                    for key, verdict in by_key.items()
                 ]
                 whole = await asyncio.to_thread(_worth, probes, asked) if probes else None
-                found = WorthFound(catalogue=whole, keys=keys, computed_at=time.time())
-                self._found = asked, newest, found
+                verdicts = WorthFound(catalogue=whole, keys=keys, computed_at=time.time())
+                self._found = asked, newest, verdicts
             return self._found[2]
 
     async def _some_were_erased(self, connection: AsyncConnection, since: float) -> bool:
@@ -164,8 +164,8 @@ def _probe_of(row: RowMapping, tiers: Sequence[str]) -> RoutedProbe | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
         if not free or outcomes is None or len(inputs.costs) != len(tiers):
             return None
-        known = [outcome for outcome in outcomes if outcome is not None]
-        if len(known) < len(tiers):
+        observed = [outcome for outcome in outcomes if outcome is not None]
+        if len(observed) < len(tiers):
             return None
         choice, constants = routed_choice(inputs), constant_choices(inputs)
         if inputs.costs[constants[-1] - 1] <= 0:
@@ -176,12 +176,12 @@ def _probe_of(row: RowMapping, tiers: Sequence[str]) -> RoutedProbe | None:
     # What became of an answer is known where routing's own choice was asked.
     if inputs.observe_tier is None and not inputs.is_constant and row["decided"] == choice <= len(tiers):
         answered = min(row["answered"], len(tiers))
-        attempted = [one["tier"] for one in row["attempts"] if one["status"] not in _FAILED] or [answered]
+        attempted = [attempt["tier"] for attempt in row["attempts"] if attempt["status"] not in _FAILED] or [answered]
     return RoutedProbe(
         key_id=row["key_id"],
-        no_worse=[known[k - 1] for k in constants],
+        no_worse=[observed[k - 1] for k in constants],
         usd=[inputs.costs[k - 1] for k in constants],
-        routed=known[answered - 1],
+        routed=observed[answered - 1],
         routed_usd=sum(inputs.costs[min(k, len(tiers)) - 1] for k in attempted),
         reference_usd=inputs.reference,
     )

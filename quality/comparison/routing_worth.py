@@ -121,15 +121,15 @@ def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
     gains = gains_of(probes, weight)
     level = LEVEL / (tiers + 1)
     sums = [sums_of_gains(column, weight) for column in gains.T]
-    found = [_bounded(one, LEVEL, level) for one in sums]
+    bounds = [_bounded(gain_sums, LEVEL, level) for gain_sums in sums]
     verdict: WorthVerdict = "not_known_yet"
-    if all(one.low > 0 for one in found):
+    if all(bound.low > 0 for bound in bounds):
         verdict = "pays"
-    elif any(one.high < worth for one in found):
+    elif any(bound.high < worth for bound in bounds):
         verdict = "does_not_pay"
-    fixed = [_fixed(probes, column, gain) for column, gain in enumerate(found[:-1])]
+    fixed = [_fixed(probes, column, gain) for column, gain in enumerate(bounds[:-1])]
     usd = float(probes.routed_usd.mean())
-    best = min(fixed, key=lambda one: one.gain.value)
+    best = min(fixed, key=lambda tier: tier.gain.value)
     return RoutingWorth(
         verdict=verdict,
         probes=n,
@@ -138,8 +138,8 @@ def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
         no_worse=float(probes.routed.mean()),
         usd=usd,
         best_tier=best.tier,
-        over_fixed=_least(found[:-1]),
-        over_mix=found[-1],
+        over_fixed=_least(bounds[:-1]),
+        over_mix=bounds[-1],
         tiers=fixed,
         constant=constant_of(fixed, usd, target, worth) if verdict == "does_not_pay" else None,
         missing=0 if verdict != "not_known_yet" else missing_probes(n, sums, worth, level),
@@ -149,18 +149,18 @@ def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
 def constant_of(fixed: list[FixedTier], usd: float, target: float, worth: float) -> FixedTier | None:
     """Return the tier over which routing gains the least, of those over which it gains less than `worth`, that cost at
     most `usd` a request, and whose share no worse is at least `target` by its lower bound; None without one."""
-    open_to = [one for one in fixed if one.gain.high < worth and one.usd <= usd and one.no_worse.low >= target]
-    return min(open_to, key=lambda one: one.gain.value, default=None)
+    open_to = [tier for tier in fixed if tier.gain.high < worth and tier.usd <= usd and tier.no_worse.low >= target]
+    return min(open_to, key=lambda tier: tier.gain.value, default=None)
 
 
 def missing_probes(n: int, sums: list[Sums], worth: float, level: float) -> int:
     """Return how many probes beyond `n` decide, if means and variances stay as they are now."""
     pays, pays_not = 0, MOST_PROBES_NEEDED
-    for one in sums:
-        mean = float(one.total[-1]) * one.scale / n
-        variance = (float(one.variance[-1]) * one.scale**2 + _SUPPOSED * _VARIANCE) / (n + _SUPPOSED)
-        pays = max(pays, values_needed(mean, variance, one.scale, LEVEL, MOST_PROBES_NEEDED))
-        nearer = values_needed(worth - mean, variance, one.scale, level, MOST_PROBES_NEEDED)
+    for gain_sums in sums:
+        mean = float(gain_sums.total[-1]) * gain_sums.scale / n
+        variance = (float(gain_sums.variance[-1]) * gain_sums.scale**2 + _SUPPOSED * _VARIANCE) / (n + _SUPPOSED)
+        pays = max(pays, values_needed(mean, variance, gain_sums.scale, LEVEL, MOST_PROBES_NEEDED))
+        nearer = values_needed(worth - mean, variance, gain_sums.scale, level, MOST_PROBES_NEEDED)
         pays_not = min(pays_not, nearer)
     return max(min(pays, pays_not) - n, 1)
 
@@ -232,55 +232,55 @@ def _fixed(probes: Probes, column: int, gain: Bounded) -> FixedTier:
     )
 
 
-def _least(found: list[Bounded]) -> Bounded:
-    return Bounded(**{name: min(getattr(one, name) for one in found) for name in ("value", "low", "high")})
+def _least(bounds: list[Bounded]) -> Bounded:
+    return Bounded(**{name: min(getattr(bound, name) for bound in bounds) for name in ("value", "low", "high")})
 
 
-def in_words(found: RoutingWorth | None, constant: str = "propose", names: Mapping[int, str] = NO_NAMES) -> str:
+def in_words(estimate: RoutingWorth | None, constant: str = "propose", names: Mapping[int, str] = NO_NAMES) -> str:
     """Return the verdict in a sentence or two; `constant`: the routing knob, off, propose or act; `names`: of tiers."""
-    if found is None:
+    if estimate is None:
         return (
             "Whether routing pays here is not known yet: no request has been answered by all tiers, which the budget "
             "of verification pays for."
         )
-    widest = max(one.high - one.low for one in (found.over_fixed, found.over_mix))
-    if found.verdict == "not_known_yet" and widest > _WIDEST:
+    widest = max(gain.high - gain.low for gain in (estimate.over_fixed, estimate.over_mix))
+    if estimate.verdict == "not_known_yet" and widest > _WIDEST:
         return (
-            f"Whether routing pays here is not known yet: {found.probes:,} probes are too few for an estimate; "
-            f"about {found.missing:,} more decide it."
+            f"Whether routing pays here is not known yet: {estimate.probes:,} probes are too few for an estimate; "
+            f"about {estimate.missing:,} more decide it."
         )
     measured = (
-        f"its utility is {_points(found.over_fixed)} above that of {name_of_tier(found.best_tier, names)} alone, "
-        f"the best fixed tier, and {_points(found.over_mix)} above the best mix of fixed tiers at the same cost, by "
-        f"{found.probes:,} probes"
+        f"its utility is {_points(estimate.over_fixed)} above that of {name_of_tier(estimate.best_tier, names)} alone, "
+        f"the best fixed tier, and {_points(estimate.over_mix)} above the best mix of fixed tiers at the same cost, by "
+        f"{estimate.probes:,} probes"
     )
-    if found.verdict == "pays":
+    if estimate.verdict == "pays":
         return f"Routing pays here: {measured}."
-    if found.verdict == "not_known_yet":
+    if estimate.verdict == "not_known_yet":
         return (
-            f"Whether routing pays here is not known yet: {measured}; about {found.missing:,} more probes like these "
-            "decide it."
+            f"Whether routing pays here is not known yet: {measured}; about {estimate.missing:,} more probes like "
+            "these decide it."
         )
-    said = f"Routing does not pay here, which takes {100 * found.worth:g} points: {measured}."
-    return said if constant == "off" else f"{said} {_proposed(found, constant, names)}"
+    said = f"Routing does not pay here, which takes {100 * estimate.worth:g} points: {measured}."
+    return said if constant == "off" else f"{said} {_proposed(estimate, constant, names)}"
 
 
-def _proposed(found: RoutingWorth, constant: str, names: Mapping[int, str]) -> str:
-    one = found.constant
-    if one is None:
+def _proposed(estimate: RoutingWorth, constant: str, names: Mapping[int, str]) -> str:
+    fixed = estimate.constant
+    if fixed is None:
         return (
-            f"No fixed tier that is as good costs at most ${found.usd:.6f} a request, as routing does, and is shown to "
-            f"meet the quality target {found.target:.2f}, so none is proposed."
+            f"No fixed tier that is as good costs at most ${estimate.usd:.6f} a request, as routing does, and is shown "
+            f"to meet the quality target {estimate.target:.2f}, so none is proposed."
         )
     what = (
-        f"Alone, {name_of_tier(one.tier, names)} costs ${one.usd:.6f} a request instead of ${found.usd:.6f}, and "
-        f"{one.no_worse.value:.0%} of its answers are no worse than the strongest tier's "
-        f"(at least {one.no_worse.low:.0%}; routing: {found.no_worse:.0%})"
+        f"Alone, {name_of_tier(fixed.tier, names)} costs ${fixed.usd:.6f} a request instead of ${estimate.usd:.6f}, "
+        f"and {fixed.no_worse.value:.0%} of its answers are no worse than the strongest tier's "
+        f"(at least {fixed.no_worse.low:.0%}; routing: {estimate.no_worse:.0%})"
     )
     if constant == "act":
         return f"{what}: it answers."
     return f"{what}: the routing knob constant=act lets it answer."
 
 
-def _points(one: Bounded) -> str:
-    return f"{100 * one.value:+.1f} points [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+def _points(gain: Bounded) -> str:
+    return f"{100 * gain.value:+.1f} points [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"

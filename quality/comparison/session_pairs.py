@@ -134,10 +134,10 @@ def _rates(paid: Float) -> Float:
 def _bounds(single: Ways, pairs: Ways, rates: Float) -> _Bounds:
     everything = np.arange(pairs.resolved.shape[1])
     means, errors = np.empty((2, len(everything), len(rates)))
-    for place, rate in enumerate(rates):
+    for column, rate in enumerate(rates):
         mean, error = _differences(single, pairs, rate, everything)
         weakest = (mean / error).argmin(axis=1)
-        means[:, place], errors[:, place] = mean[everything, weakest], error[everything, weakest]
+        means[:, column], errors[:, column] = mean[everything, weakest], error[everything, weakest]
     return _Bounds(means, errors)
 
 
@@ -158,8 +158,8 @@ def _critical(single: Ways, pairs: Ways, rates: Float, kept: npt.NDArray[np.bool
     tasks = len(single.resolved)
     normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks)) / tasks
     most = np.full(BOOTSTRAP, -np.inf)
-    for place, rate in enumerate(rates):
-        if not len(rows := np.nonzero(kept[:, place])[0]):
+    for column, rate in enumerate(rates):
+        if not len(rows := np.nonzero(kept[:, column])[0]):
             continue
         mean, error = _differences(single, pairs, rate, rows)
         scores = mean / error
@@ -206,8 +206,8 @@ def session_verdicts(work: Sequence[Work]) -> list[SessionVerdict]:
 
 
 def _verdict(client: str, work: Sequence[Work]) -> SessionVerdict:
-    found = session_ways(work)
-    decision = None if found is None else decide_between(*found)
+    ways = session_ways(work)
+    decision = None if ways is None else decide_between(*ways)
     pieces = f"{len(work)} pieces of work with a known end"
     if decision is None:
         said = (
@@ -238,21 +238,21 @@ def session_ways(work: Sequence[Work]) -> tuple[list[str], Ways, Ways, list[tupl
     """
     tiers = np.array([piece.tier for piece in work])
     made = np.array([[piece.good, piece.usd] for piece in work], np.float64)
-    known = [tier for tier in sorted(set(tiers.tolist())) if (tiers == tier).sum() >= LEAST_TASKS]
+    measured_tiers = [tier for tier in sorted(set(tiers.tolist())) if (tiers == tier).sum() >= LEAST_TASKS]
     again = np.array([piece.again.tier if piece.again is not None else 0 for piece in work])
     second = np.array([[p.again.good, p.again.usd] if p.again is not None else [0.0, 0.0] for p in work], np.float64)
     order = [
         (i, j)
-        for i, one in enumerate(known)
-        for j, other in enumerate(known)
-        if ((tiers == one) & (again == other)).sum() >= LEAST_AGAIN
+        for i, first in enumerate(measured_tiers)
+        for j, other in enumerate(measured_tiers)
+        if ((tiers == first) & (again == other)).sum() >= LEAST_AGAIN
     ]
-    if len(known) < 2 or not order:
+    if len(measured_tiers) < 2 or not order:
         return None
-    single = [_influenced(made, tiers == tier, len(work)) for tier in known]
+    single = [_influenced(made, tiers == tier, len(work)) for tier in measured_tiers]
     pairs = []
     for i, j in order:
-        on_first, moved = tiers == known[i], (tiers == known[i]) & (again == known[j])
+        on_first, moved = tiers == measured_tiers[i], (tiers == measured_tiers[i]) & (again == measured_tiers[j])
         # One success and one failure more: follow-ups that all ended alike have no variance by chance.
         after = second[moved].sum(axis=0) + np.array([1.0, 2 * second[moved][:, 1].mean()])
         after /= moved.sum() + 2
@@ -261,7 +261,7 @@ def session_ways(work: Sequence[Work]) -> tuple[list[str], Ways, Ways, list[tupl
         share = float(bad[on_first].mean()) * len(work) / moved.sum()
         values[moved] += share * (second[moved] - after)
         pairs.append(values)
-    names = [f"tier {tier}" for tier in known]
+    names = [f"tier {tier}" for tier in measured_tiers]
     return names, _ways(single), _ways(pairs), order
 
 

@@ -91,7 +91,9 @@ def encoded_split(examples: Sequence[Example], tokenizer: Tokenizer, *, held_out
     out. A model without a template reads turns as lines of text.
     """
     encoded = [_encoded(example, tokenizer) for example in examples]
-    fitting = [one for one in encoded if one is not None and one.prompt and one.tokens <= max_tokens]
+    fitting = [
+        example for example in encoded if example is not None and example.prompt and example.tokens <= max_tokens
+    ]
     prompts = sorted({_digest(example.prompt) for example in fitting})
     held = set(prompts[: max(round(held_out * len(prompts)), 1)])
     return Split(

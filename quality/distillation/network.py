@@ -57,18 +57,18 @@ class AdaptedProjection(nn.Module):  # type: ignore[misc]  # torch is untyped he
         """[..., outputs] of the weight's type for `x` [..., inputs]. Products with the factors are of that type, too:
         in float32 they cost as much as those with the weight, and the factors themselves stay float32."""
         dtype = self.weight.dtype
-        given = x.to(dtype).flatten(0, -2)
-        y = functional.linear(given, self.weight, None if self.bias is None else self.bias.to(dtype))
+        flat = x.to(dtype).flatten(0, -2)
+        y = functional.linear(flat, self.weight, None if self.bias is None else self.bias.to(dtype))
         if self.low.rank:
-            inner = functional.linear(given, (self.down * self.low.scale).to(dtype))
+            inner = functional.linear(flat, (self.down * self.low.scale).to(dtype))
             y = y.addmm_(inner, torch.block_diag(*self.up).to(dtype).t())
         return y.unflatten(0, x.shape[:-1])
 
     def factors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """The name, A and B of each layer."""
-        for place, (name, _) in enumerate(self.parts):
-            rows = slice(place * self.low.rank, (place + 1) * self.low.rank)
-            yield name, self.down.detach()[rows], self.up[place].detach()
+        for index, (name, _) in enumerate(self.parts):
+            rows = slice(index * self.low.rank, (index + 1) * self.low.rank)
+            yield name, self.down.detach()[rows], self.up[index].detach()
 
 
 class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here

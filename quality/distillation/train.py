@@ -170,9 +170,9 @@ def _loss(logits: torch.Tensor, batch: _Batch, teacher: AdaptedDecoder | None) -
 
 def _divergence(wanted: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """KL(wanted || logits) [N] over the tokens that both know; files pad vocabularies differently."""
-    known = min(wanted.shape[1], logits.shape[1])
-    target, given = wanted[:, :known].log_softmax(-1), logits[:, :known].log_softmax(-1)
-    return functional.kl_div(given, target, reduction="none", log_target=True).sum(-1)
+    shared_size = min(wanted.shape[1], logits.shape[1])
+    target, predicted = wanted[:, :shared_size].log_softmax(-1), logits[:, :shared_size].log_softmax(-1)
+    return functional.kl_div(predicted, target, reduction="none", log_target=True).sum(-1)
 
 
 def _measured(
@@ -182,7 +182,7 @@ def _measured(
     size: int,
     device: torch.device,
 ) -> _Figures:
-    found: list[list[torch.Tensor]] = []
+    batch_figures: list[list[torch.Tensor]] = []
     for first in range(0, len(held_out), size):
         batch = _batch(held_out[first : first + size], device)
         with torch.no_grad():
@@ -194,8 +194,8 @@ def _measured(
             if teacher is not None:
                 wanted = teacher(batch.token_ids, batch.rows)
                 figures += [_divergence(wanted, logits), (wanted.argmax(-1) == logits.argmax(-1)).float()]
-        found.append([_by_example(figure, batch) for figure in figures])
-    columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        batch_figures.append([_by_example(figure, batch) for figure in figures])
+    columns = [torch.cat(column) for column in zip(*batch_figures, strict=True)]
     nothing = torch.empty(0)
     return _Figures(*columns, *[nothing] * (4 - len(columns)))
 

@@ -157,14 +157,14 @@ async def cost_report(
     part = _parts(total)
     whole = part(None, total, verification + tested)
 
-    def split(found: _Cells, name: Callable[[_Group], Any]) -> list[Part]:
-        return [part(*one) for one in _split(found, checks, name)]
+    def split(group_costs: _Cells, name: Callable[[_Group], Any]) -> list[Part]:
+        return [part(*row) for row in _split(group_costs, checks, name)]
 
-    def of_most(found: _Cells, name: Callable[[_Group], Any]) -> tuple[list[Part], Part | None]:
-        every = _split(found, checks, name)
+    def of_most(group_costs: _Cells, name: Callable[[_Group], Any]) -> tuple[list[Part], Part | None]:
+        every = _split(group_costs, checks, name)
         rest = every[shown:]
         other = part("other", _sum([spent for _, spent, _ in rest]), math.fsum(usd for *_, usd in rest))
-        return [part(*one) for one in every[:shown]], other if rest else None
+        return [part(*row) for row in every[:shown]], other if rest else None
 
     by_key, other_keys = of_most(of_keys, lambda group: group.key_id)
     by_tag, other_tags = of_most(of_tags, lambda group: group.tag)
@@ -176,9 +176,9 @@ async def cost_report(
         total=whole,
         verification_usd=verification,
         judge_test_usd=tested,
-        by_tier=sorted(by_tier, key=lambda one: (one.name == "embeddings", len(one.name or ""), one.name)),
+        by_tier=sorted(by_tier, key=lambda tier: (tier.name == "embeddings", len(tier.name or ""), tier.name)),
         by_model=split(cells, lambda group: group.model),
-        by_day=sorted(by_day, key=lambda one: one.name or ""),
+        by_day=sorted(by_day, key=lambda day: day.name or ""),
         by_key=by_key,
         other_keys=other_keys,
         by_team=split(of_keys, lambda group: teams.get(group.key_id)),
@@ -223,13 +223,13 @@ async def _grouped(
     estimated = func.coalesce(used.estimated_usd, 0.0).label("estimated_usd")
     figures = [used.prompt_tokens, used.completion_tokens, used.cost_usd, used.baseline_cost_usd, estimated]
     # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
-    rows = select(*(one.label(f"group_{name}") for name, one in by.items()), *figures).where(*within).subquery()
+    rows = select(*(column.label(f"group_{name}") for name, column in by.items()), *figures).where(*within).subquery()
     groups = [rows.c[f"group_{name}"] for name in by]
     sums = [func.count(), func.sum(rows.c.prompt_tokens), func.sum(rows.c.completion_tokens)]
     costs = [_nano(rows.c.cost_usd), _nano(rows.c.baseline_cost_usd), _nano(rows.c.estimated_usd)]
-    found = await connection.execute(select(*groups, *sums, *costs).group_by(*groups))
+    totals = await connection.execute(select(*groups, *sums, *costs).group_by(*groups))
     count = len(by)
-    return [(_Group(**dict(zip(by, row[:count], strict=True))), _spent(*map(int, row[count:]))) for row in found.all()]
+    return [(_Group(**dict(zip(by, row[:count], strict=True))), _spent(*map(int, row[count:]))) for row in totals.all()]
 
 
 async def _verified(
@@ -245,25 +245,25 @@ async def _verified(
         "tag": null() if tags is None else tags,
     }
     rows = (
-        select(*(one.label(f"group_{name}") for name, one in by.items()), v.cost_usd)
+        select(*(column.label(f"group_{name}") for name, column in by.items()), v.cost_usd)
         .select_from(verifications.outerjoin(requests, r.request_id == v.request_id))
         .where(v.created_at >= since, v.created_at < until)
         .subquery()
     )
     groups = [rows.c[f"group_{name}"] for name in by]
-    found = await connection.execute(select(*groups, func.sum(rows.c.cost_usd)).group_by(*groups))
-    return [(_Group(*row[:-1]), float(row[-1])) for row in found.all()]
+    totals = await connection.execute(select(*groups, func.sum(rows.c.cost_usd)).group_by(*groups))
+    return [(_Group(*row[:-1]), float(row[-1])) for row in totals.all()]
 
 
 def _split(cells: _Cells, checks: _Checks, name: Callable[[_Group], Any]) -> list[tuple[str | None, Spent, float]]:
     """Return name, costs and cost of checks, the highest cost first."""
     spent, checked = defaultdict[Any, list[Spent]](list), defaultdict[Any, float](float)
-    for group, one in cells:
-        spent[name(group)].append(one)
+    for group, costs in cells:
+        spent[name(group)].append(costs)
     for group, usd in checks:
         checked[name(group)] += usd
-    found = [(one, _sum(parts), checked[one]) for one, parts in spent.items()]
-    return sorted(found, key=lambda one: (-one[1].cost_usd, one[0] is not None, one[0]))
+    rows = [(label, _sum(parts), checked[label]) for label, parts in spent.items()]
+    return sorted(rows, key=lambda row: (-row[1].cost_usd, row[0] is not None, row[0]))
 
 
 def _nano(column: ColumnElement[float]) -> ColumnElement[int]:
@@ -356,9 +356,9 @@ async def dearest_key(engine: AsyncEngine, now: float) -> KeyCost | None:
         new = {key: (float(usd), int(count)) for key, usd, count in await connection.execute(lately)}
         # The longer period is read only where there is something to compare it with.
         old = {key: (float(usd), int(count)) for key, usd, count in await connection.execute(before)} if new else {}
-    found = [
+    costs = [
         KeyCost(key_id=key, lately_usd=usd, lately=count, before_usd=old[key][0], before=old[key][1])
         for key, (usd, count) in new.items()
         if key in old and old[key][0] > 0
     ]
-    return max(found, key=lambda one: one.ratio, default=None)
+    return max(costs, key=lambda cost: cost.ratio, default=None)

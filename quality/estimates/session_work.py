@@ -35,8 +35,8 @@ async def last_step(engine: AsyncEngine, sessions: Sequence[str]) -> str | None:
     s = session_steps.c
     newest = select(s.request_id).where(s.session.in_(sessions)).order_by(desc(s.created_at)).limit(1)
     async with engine.connect() as connection:
-        found: str | None = await connection.scalar(newest)
-    return found
+        request_id: str | None = await connection.scalar(newest)
+    return request_id
 
 
 async def finished_work(engine: AsyncEngine) -> list[Work]:
@@ -63,16 +63,16 @@ def _work(steps: list[dict[str, Any]]) -> list[Work]:
             pieces.append([step])
         elif pieces:
             pieces[-1].append(step)
-    found: list[Work] = []
+    finished: list[Work] = []
     followed = [*pairwise(pieces), *([(pieces[-1], [])] if pieces else [])]
     done = [_piece(piece, after) for piece, after in followed]
-    for place, (piece, work) in enumerate(zip(pieces, done, strict=True)):
+    for index, (piece, work) in enumerate(zip(pieces, done, strict=True)):
         if work is None or piece[0]["rule"] in ("up", "keep"):
             continue
-        after = pieces[place + 1] if place + 1 < len(pieces) else None
-        again = done[place + 1] if after is not None and after[0]["rule"] == "up" else None
-        found.append(msgspec.structs.replace(work, again=None if work.good else again))
-    return found
+        after = pieces[index + 1] if index + 1 < len(pieces) else None
+        again = done[index + 1] if after is not None and after[0]["rule"] == "up" else None
+        finished.append(msgspec.structs.replace(work, again=None if work.good else again))
+    return finished
 
 
 def _piece(piece: list[dict[str, Any]], after: list[dict[str, Any]]) -> Work | None:

@@ -162,14 +162,14 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
     counts = defaultdict[int, _Count](_Count)
     whole = _Count()
     async with engine.connect() as connection:
-        for place, tier, status, first_token, *figures in await _answered(connection, begin, seconds):
-            for count in (counts[place], whole):
+        for index, tier, status, first_token, *figures in await _answered(connection, begin, seconds):
+            for count in (counts[index], whole):
                 count.add(tier, status, first_token, *figures)
-        for place, refused in await _refused(connection, begin, seconds):
-            for count in (counts[place], whole):
+        for index, refused in await _refused(connection, begin, seconds):
+            for count in (counts[index], whole):
                 count.refused += refused
-        for place, label, verified in await _verified(connection, begin, seconds):
-            for count in (counts[place], whole):
+        for index, label, verified in await _verified(connection, begin, seconds):
+            for count in (counts[index], whole):
                 count.verified += verified
                 count.worse += verified if label == "worse" else 0
         causes = await _causes(connection, begin)
@@ -178,7 +178,7 @@ async def read_traffic(engine: AsyncEngine, span: Span, now: float) -> Traffic:
         span=span,
         until=now,
         seconds=seconds,
-        buckets=[counts[place].bucket(begin + place * seconds) for place in range(round(length / seconds))],
+        buckets=[counts[index].bucket(begin + index * seconds) for index in range(round(length / seconds))],
         together=whole.bucket(begin),
         causes=causes,
         changes=changes,
@@ -191,7 +191,7 @@ async def _answered(connection: AsyncConnection, begin: float, seconds: float) -
     # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
     rows = (
         select(
-            _place(connection, r.created_at, begin, seconds).label("place"),
+            _bucket(connection, r.created_at, begin, seconds).label("bucket"),
             r.tier,
             r.status,
             _class_of(r.ttft_ms, 0, len(_EDGES)).label("first_token"),
@@ -201,7 +201,7 @@ async def _answered(connection: AsyncConnection, begin: float, seconds: float) -
         .where(r.created_at >= begin, r.tier.is_not(None))
         .subquery()
     )
-    groups = (rows.c.place, rows.c.tier, rows.c.status, rows.c.first_token)
+    groups = (rows.c.bucket, rows.c.tier, rows.c.status, rows.c.first_token)
     sums = func.count(), func.sum(rows.c.cost_usd), func.sum(rows.c.baseline_cost_usd)
     return [tuple(row) for row in await connection.execute(select(*groups, *sums).group_by(*groups))]
 
@@ -209,10 +209,10 @@ async def _answered(connection: AsyncConnection, begin: float, seconds: float) -
 async def _refused(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, int]]:
     """Return counts by bucket."""
     c = refused_requests.c
-    place = _place(connection, c.created_at, begin, seconds).label("place")
-    rows = select(place, c.count).where(c.created_at >= begin).subquery()
-    sums = select(rows.c.place, func.sum(rows.c.count)).group_by(rows.c.place)
-    return [(place, int(count)) for place, count in await connection.execute(sums)]
+    bucket = _bucket(connection, c.created_at, begin, seconds).label("bucket")
+    rows = select(bucket, c.count).where(c.created_at >= begin).subquery()
+    sums = select(rows.c.bucket, func.sum(rows.c.count)).group_by(rows.c.bucket)
+    return [(bucket, int(count)) for bucket, count in await connection.execute(sums)]
 
 
 async def _causes(connection: AsyncConnection, begin: float) -> list[RefusalCause]:
@@ -241,12 +241,12 @@ async def _causes(connection: AsyncConnection, begin: float) -> list[RefusalCaus
 async def _verified(connection: AsyncConnection, begin: float, seconds: float) -> list[tuple[int, str, int]]:
     """Return counts of verdicts by bucket and label, without those of people and those on which opinions differ."""
     v = verifications.c
-    place = _place(connection, v.finished_at, begin, seconds).label("place")
+    bucket = _bucket(connection, v.finished_at, begin, seconds).label("bucket")
     judged = v.finished_at >= begin, v.label.is_not(None), v.label != UNCERTAIN, v.judge != PEOPLE
-    rows = select(place, v.label).where(*judged).subquery()
-    groups = (rows.c.place, rows.c.label)
-    found = await connection.execute(select(*groups, func.count()).group_by(*groups))
-    return [(place, label, count) for place, label, count in found]
+    rows = select(bucket, v.label).where(*judged).subquery()
+    groups = (rows.c.bucket, rows.c.label)
+    totals = await connection.execute(select(*groups, func.count()).group_by(*groups))
+    return [(bucket, label, count) for bucket, label, count in totals]
 
 
 async def _changed(connection: AsyncConnection, begin: float) -> list[Change]:
@@ -263,10 +263,10 @@ async def _changed(connection: AsyncConnection, begin: float) -> list[Change]:
     ]
 
 
-def _place(connection: AsyncConnection, at: ColumnElement[float], begin: float, seconds: float) -> ColumnElement[int]:
+def _bucket(connection: AsyncConnection, at: ColumnElement[float], begin: float, seconds: float) -> ColumnElement[int]:
     """Return a bucket's number; a cast cuts off on SQLite and rounds on PostgreSQL, which has a floor."""
-    place = (at - begin) / seconds
-    return cast(func.floor(place) if connection.dialect.name == "postgresql" else place, Integer)
+    index = (at - begin) / seconds
+    return cast(func.floor(index) if connection.dialect.name == "postgresql" else index, Integer)
 
 
 def _class_of(ttft_ms: ColumnElement[float], low: int, high: int) -> ColumnElement[Any]:
@@ -281,9 +281,9 @@ def _class_of(ttft_ms: ColumnElement[float], low: int, high: int) -> ColumnEleme
 def _quantile(counts: Mapping[int, int], share: float) -> float | None:
     """Return the quantile in seconds, linear within a class."""
     rank, passed = share * sum(counts.values()), 0
-    for place in sorted(counts):
-        if passed + counts[place] >= rank:
-            low, high = _EDGES[place - 1] if place else 0.0, _EDGES[min(place, len(_EDGES) - 1)]
-            return (low + (high - low) * (rank - passed) / counts[place]) / 1e3
-        passed += counts[place]
+    for index in sorted(counts):
+        if passed + counts[index] >= rank:
+            low, high = _EDGES[index - 1] if index else 0.0, _EDGES[min(index, len(_EDGES) - 1)]
+            return (low + (high - low) * (rank - passed) / counts[index]) / 1e3
+        passed += counts[index]
     return None

@@ -228,7 +228,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def overall(self) -> KindShare | None:
         """The share over everything; None without verdicts."""
-        return next((one for one in self.by_kind if one.tier is None and one.kind == ALL), None)
+        return next((share for share in self.by_kind if share.tier is None and share.kind == ALL), None)
 
 
 async def acceptance(engine: AsyncEngine) -> Acceptance:
@@ -257,18 +257,18 @@ async def acceptance(engine: AsyncEngine) -> Acceptance:
 
 def _by_kind(purposes: Iterable[Mapping[_Cell, Tally]]) -> list[KindShare]:
     """Combine probes and other samples as `sampling_weights` says."""
-    found: defaultdict[tuple[int | None, Kind], Tally] = defaultdict(Tally)
+    by_cell: defaultdict[tuple[int | None, Kind], Tally] = defaultdict(Tally)
     for tallies in purposes:
         scale = sum(tallies.values(), Tally()).scale
         for (tier, kinds), tally in tallies.items():
             scaled = tally.scaled(scale)
             for kind in (ALL, *kinds):
-                found[None, kind] += scaled
-                found[tier, kind] += scaled
+                by_cell[None, kind] += scaled
+                by_cell[tier, kind] += scaled
     order = sorted(
-        found, key=lambda cell: (cell[1].by, cell[1].complexity or 0, -found[None, cell[1]].answers, _names(*cell))
+        by_cell, key=lambda cell: (cell[1].by, cell[1].complexity or 0, -by_cell[None, cell[1]].answers, _names(*cell))
     )
-    return [kind_share(found[cell], *cell) for cell in order]
+    return [kind_share(by_cell[cell], *cell) for cell in order]
 
 
 def kind_share(verdicts: Tally, tier: int | None, kind: Kind = ALL) -> KindShare:
@@ -311,12 +311,12 @@ def _sums() -> Select[Any]:
     encoded = and_(
         training_rows.c.request_id == newest.c.request_id, training_rows.c.source.in_(("verification", "probe"))
     )
-    probe, known = newest.c.sampled_reason == "probe", training_rows.c.training_row_id.is_not(None)
+    probe, has_row = newest.c.sampled_reason == "probe", training_rows.c.training_row_id.is_not(None)
     weight, no_worse = 1.0 / newest.c.sampled_probability, newest.c.label != "worse"
     kind = (
         newest.c.tier,
         _likeliest_class().label("complexity"),
-        known.label("known"),
+        has_row.label("known"),
         training_rows.c.key_id,
         training_rows.c.app,
         probe.label("probe"),
@@ -350,10 +350,14 @@ def _rated() -> Select[Any]:
 
 def _likeliest_class() -> Case[Any]:
     """The number of a row's most likely class, NULL without one."""
-    p = [training_rows.c.classes[place].as_float() for place in range(len(Complexity))]
+    p = [training_rows.c.classes[index].as_float() for index in range(len(Complexity))]
     return case(
         (p[0].is_(None), None),
-        *((and_(*(p[one - 1] >= other for other in p[one:])), int(one)) for one in Complexity if p[one:]),
+        *(
+            (and_(*(p[complexity - 1] >= other for other in p[complexity:])), int(complexity))
+            for complexity in Complexity
+            if p[complexity:]
+        ),
         else_=int(Complexity.EXPERT),
     )
 
@@ -389,13 +393,13 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
             routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
         )
     )
-    found: dict[tuple[int, int], list[tuple[float, bool]]] = {}
+    answers_by_bin: dict[tuple[int, int], list[tuple[float, bool]]] = {}
     async with engine.connect() as connection:
         for tier, label, decision in await connection.execute(query):
             p_ok = predicted_of(decision).p_ok
             if tier <= len(p_ok):
                 p = p_ok[tier - 1]
-                found.setdefault((tier, min(int(p * BINS), BINS - 1)), []).append((p, label != "worse"))
+                answers_by_bin.setdefault((tier, min(int(p * BINS), BINS - 1)), []).append((p, label != "worse"))
     return [
         ReliabilityBin(
             tier=tier,
@@ -404,5 +408,5 @@ async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
             predicted=round(sum(p for p, _ in answers) / len(answers), 6),
             no_worse=wilson_interval(sum(good for _, good in answers), len(answers)),
         )
-        for (tier, tenth), answers in sorted(found.items())
+        for (tier, tenth), answers in sorted(answers_by_bin.items())
     ]

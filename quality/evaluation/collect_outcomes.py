@@ -96,15 +96,15 @@ def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> li
 
     A larger `count` starts with the same tasks, so that a collection can be extended.
     """
-    found: dict[str, Question] = {}
+    by_prompt: dict[str, Question] = {}
     for turn in range(count):
         for task in tasks(seed + turn, PER_LEVEL):
-            if len(found) >= count:
-                return list(found.values())
+            if len(by_prompt) >= count:
+                return list(by_prompt.values())
             question = Question(prompt=task.prompt, answer=task.answer, group=task.kind, level=task.level)
             if task.kind in kinds:
-                found.setdefault(task.prompt, question)
-    return list(found.values())
+                by_prompt.setdefault(task.prompt, question)
+    return list(by_prompt.values())
 
 
 def word_problems(folder: Path, count: int) -> list[Question]:
@@ -127,14 +127,14 @@ def choice_questions(file: Path) -> list[Question]:
     Raises `TrainingDataError` naming an invalid line: options are letters from A on, each on a line of its own or in
     brackets, and the answer is one of them.
     """
-    found = []
+    questions = []
     for where, row in json_lines(file, ChoiceQuestion, TrainingDataError, "; every line needs a prompt and an answer."):
         offered = options(row.prompt)
         if row.answer not in offered:
             shown = ", ".join(offered) or "nothing"
             raise TrainingDataError(f"{where}: the answer is {row.answer!r}; the prompt offers {shown}.")
-        found.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
-    return found
+        questions.append(Question(prompt=row.prompt, answer=row.answer, group=CHOICE, level=len(offered)))
+    return questions
 
 
 def is_right(question: Question, text: str) -> bool:
@@ -142,8 +142,8 @@ def is_right(question: Question, text: str) -> bool:
     if question.group == CHOICE:
         return choice_letter(text, options(question.prompt)) == question.answer
     if question.group == WORD_PROBLEMS:
-        given = final_number(text)
-        return given is not None and given == final_number(question.answer)
+        number = final_number(text)
+        return number is not None and number == final_number(question.answer)
     task = msgspec.convert(
         {"prompt": question.prompt, "answer": question.answer, "kind": question.group, "level": question.level}, Task
     )
@@ -185,13 +185,13 @@ async def collect_outcomes(
     tier cannot answer; earlier answers stay stored.
     """
     asked = 0
-    for place, tier in enumerate(tiers):
+    for index, tier in enumerate(tiers):
         done = folder.rows_of(tier.number)
         left = [question for question in questions if question.row not in done]
         spec = catalog.tier(tier.number)
         for begun in range(0, len(left), SHARD_ROWS):
             some = left[begun : begun + SHARD_ROWS]
-            progress(tier.name, (place + begun / len(left)) / len(tiers))
+            progress(tier.name, (index + begun / len(left)) / len(tiers))
             answers = await in_turn(some, how.concurrency, partial(_answered, tier, spec, how))
             folder.append(tier.number, _outcomes(some, answers, prompts))
             asked += len(some)
@@ -210,11 +210,11 @@ class _Answered(CollectedChoice):
 
 
 async def _answered(tier: Tier, spec: TierSpec, how: Collection, number: int, question: Question) -> _Answered:
-    found = await _sampled(tier, spec, question, 0.0)
-    if how.second and final_answer(question.prompt, found.text) is not None:
+    answer = await _sampled(tier, spec, question, 0.0)
+    if how.second and final_answer(question.prompt, answer.text) is not None:
         second = await _sampled(tier, spec, question, SECOND_TEMPERATURE)
-        found.agreement = agreement(question.prompt, found.text, second.text)
-    return found
+        answer.agreement = agreement(question.prompt, answer.text, second.text)
+    return answer
 
 
 async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
@@ -225,8 +225,8 @@ async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: 
 
 def _outcomes(questions: Sequence[Question], answers: Sequence[_Answered], prompts: PromptModel) -> Outcomes:
     inputs = [routing_input([{"role": "user", "content": question.prompt}]) for question in questions]
-    turns = [prompts.model.encode(given) for given in inputs]
-    p_ok = [prompts.predictor.prediction(given, turn).p_ok for given, turn in zip(inputs, turns, strict=True)]
+    turns = [prompts.model.encode(prompt) for prompt in inputs]
+    p_ok = [prompts.predictor.prediction(prompt, turn).p_ok for prompt, turn in zip(inputs, turns, strict=True)]
     evidence = [evidence_features(answer.text, answer.finish_reason, answer.uncertainty) for answer in answers]
     agreements = [np.nan if answer.agreement is None else answer.agreement for answer in answers]
     usages = [answer.usage for answer in answers if answer.usage is not None]

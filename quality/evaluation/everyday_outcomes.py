@@ -129,11 +129,11 @@ async def asked_scores(
 
     async def score(number: int, question: tuple[str, Callable[[str], bool]]) -> tuple[int, int]:
         prompt, rule = question
-        given = await ask(tier, spec, f"everyday-{tier.number}-{number}", prompt)
-        return int(rule(given.text)), given.usage.completion_tokens
+        answer = await ask(tier, spec, f"everyday-{tier.number}-{number}", prompt)
+        return int(rule(answer.text)), answer.usage.completion_tokens
 
-    found = await in_turn(asked, concurrency, score, partial(progress, tier.name))
-    return [right for right, _ in found], [tokens for _, tokens in found]
+    scored = await in_turn(asked, concurrency, score, partial(progress, tier.name))
+    return [right for right, _ in scored], [tokens for _, tokens in scored]
 
 
 def write_outcomes(outcomes: EverydayOutcomes, path: Path) -> None:
@@ -157,7 +157,7 @@ def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) 
     from the shipped ones; unchanged if there are none. An unusable file is skipped and logged."""
     wanted = [catalog.tier_fingerprint(tier.number) for tier in catalog.tiers]
     for paths in (*(folder.glob("*.json") for folder in folders), SHIPPED.glob("*_outcomes.json")):
-        fitting = [found for path in sorted(paths) if (found := _of_tiers(path, wanted)) is not None]
+        fitting = [measured for path in sorted(paths) if (measured := _of_tiers(path, wanted)) is not None]
         if fitting:
             newest = max(fitting, key=lambda outcomes: outcomes.measured_at)
             scores = np.array([newest.tiers[tier.number].scores for tier in catalog.tiers], np.float32).T
@@ -194,5 +194,5 @@ def task_classes(seed: int, per_level: int) -> TaskClasses:
     model = load_artefact(folder)
     predictor = ClassPredictor(model)
     prompts = [routing_input_of_text(task.prompt) for task in everyday_tasks(seed, per_level)]
-    found = np.array([predictor.classes(given, model.encode(given)) for given in prompts])
-    return TaskClasses(folder.name, found.round(6).tolist())
+    classes = np.array([predictor.classes(prompt, model.encode(prompt)) for prompt in prompts])
+    return TaskClasses(folder.name, classes.round(6).tolist())

@@ -47,16 +47,16 @@ def everyday_tasks(seed: int, per_level: int) -> list[EverydayTask]:
     made: list[EverydayTask] = []
     for kind, make in _MAKERS.items():
         for level in LEVELS:
-            found: dict[str, EverydayTask] = {}
+            tasks: dict[str, EverydayTask] = {}
             for _ in range(200 * per_level):
-                if len(found) == per_level:
+                if len(tasks) == per_level:
                     break
                 prompt, answers, others = make(rng, level)
                 task = EverydayTask(prompt=prompt, answers=answers, others=others, kind=kind, level=level)
-                found.setdefault(prompt, task)
-            if len(found) < per_level:
-                raise ValueError(f"only {len(found)} different {kind} questions of level {level} exist; ask for fewer")
-            made += found.values()
+                tasks.setdefault(prompt, task)
+            if len(tasks) < per_level:
+                raise ValueError(f"only {len(tasks)} different {kind} questions of level {level} exist; ask for fewer")
+            made += tasks.values()
     rng.shuffle(made)
     return made
 
@@ -74,8 +74,8 @@ def is_answer(rule: Rule, answers: Texts, others: Texts, text: str) -> bool:
     from case, quotes, a full stop and spaces after commas.
     """
     if rule == "number":
-        given = final_number(text)
-        return given is not None and given == final_number(answers[0])
+        number = final_number(text)
+        return number is not None and number == final_number(answers[0])
     if rule == "yes-no":
         return yes_or_no(text) == answers[0]
     if rule == "exact":
@@ -87,8 +87,8 @@ def is_answer(rule: Rule, answers: Texts, others: Texts, text: str) -> bool:
 
 def _place(answer: str, said: str) -> int:
     """Return where `answer` first occurs in `said` as whole words; behind its end if it does not."""
-    found = re.search(rf"(?<!\w){re.escape(normalised(answer))}(?!\w)", said)
-    return len(said) + 1 if found is None else found.start()
+    match = re.search(rf"(?<!\w){re.escape(normalised(answer))}(?!\w)", said)
+    return len(said) + 1 if match is None else match.start()
 
 
 def _items(text: str) -> str:
@@ -178,8 +178,8 @@ def _extract(rng: random.Random, level: int) -> Made:
     return f"{told} Who travels to {cities[i]}?", (people[i],), _without(people, i)
 
 
-def _without(names: list[str], place: int) -> Texts:
-    return (*names[:place], *names[place + 1 :])
+def _without(names: list[str], index: int) -> Texts:
+    return (*names[:index], *names[index + 1 :])
 
 
 def _code(rng: random.Random, level: int) -> Made:
@@ -211,17 +211,17 @@ def _list(rng: random.Random, level: int) -> Made:
         words = rng.sample(_FRUIT, 3)
         return f"Sort these words alphabetically: {', '.join(words)}. {only}", (", ".join(sorted(words)),), ()
     if level == 4:
-        given = rng.sample(range(10, 99), 5)
+        numbers = rng.sample(range(10, 99), 5)
         return (
-            f"Sort from small to large: {', '.join(map(str, given))}. {only}",
-            (", ".join(map(str, sorted(given))),),
+            f"Sort from small to large: {', '.join(map(str, numbers))}. {only}",
+            (", ".join(map(str, sorted(numbers))),),
             (),
         )
-    given = rng.sample(range(10, 99), 6)
-    even = sorted(n for n in given if n % 2 == 0) or [0]
+    numbers = rng.sample(range(10, 99), 6)
+    even = sorted(n for n in numbers if n % 2 == 0) or [0]
     return (
-        f"Of the numbers {', '.join(map(str, given))} keep the even ones, and sort them from small to large; answer 0 "
-        f"if there are none. {only}",
+        f"Of the numbers {', '.join(map(str, numbers))} keep the even ones, and sort them from small to large; answer "
+        f"0 if there are none. {only}",
         (", ".join(map(str, even)),),
         (),
     )
@@ -248,12 +248,12 @@ def _reason(rng: random.Random, level: int) -> Made:
             (people[-1],),
             tuple(people[:-1]),
         )
-    place = rng.randrange(1, len(people) - 1)
-    name = ("second", "third", "fourth")[place - 1]
+    rank = rng.randrange(1, len(people) - 1)
+    name = ("second", "third", "fourth")[rank - 1]
     return (
         f"{' '.join(shuffled)} Who is the {name} oldest? Answer with the name only.",
-        (people[place],),
-        _without(people, place),
+        (people[rank],),
+        _without(people, rank),
     )
 
 

@@ -51,13 +51,13 @@ def measured_tasks(per_level: int, part: MeasuredPart) -> list[LadderTask]:
     """Return the first `per_level` tasks of each family and level of `part`, at most `MOST_PER_LEVEL`, in their
     order."""
     taken: dict[tuple[str, int], int] = {}
-    found: list[LadderTask] = []
+    tasks: list[LadderTask] = []
     for task in _stored()[part]:
         kind = (task.family, task.level)
         taken[kind] = taken.get(kind, 0) + 1
         if taken[kind] <= per_level:
-            found.append(task)
-    return found
+            tasks.append(task)
+    return tasks
 
 
 class LadderScores(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +77,12 @@ class LadderScores(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, tasks: Sequence[LadderTask], *, family: str = "", levels: Sequence[int] = ()) -> Share:
         """The right answers to those `tasks`, all of this part, that are of `family` and `levels`; empty: of any."""
-        found = [
+        selected = [
             right
             for right, task in zip(self.right, tasks, strict=True)
             if family in ("", task.family) and (not levels or task.level in levels)
         ]
-        return wilson_interval(sum(found), len(found))
+        return wilson_interval(sum(selected), len(selected))
 
 
 async def measured_ladder(
@@ -92,10 +92,10 @@ async def measured_ladder(
 
     Raises `TierMeasurementError` if a tier cannot answer.
     """
-    found: list[LadderScores] = []
+    scores: list[LadderScores] = []
     for part in PARTS:
         asked = [(task.prompt, task.is_right) for task in measured_tasks(per_level, part)]
         for tier in tiers:
             right, tokens = await asked_scores(tier, catalog, asked, concurrency, progress)
-            found.append(LadderScores(tier=tier.number, part=part, right=right, tokens=tokens))
-    return found
+            scores.append(LadderScores(tier=tier.number, part=part, right=right, tokens=tokens))
+    return scores

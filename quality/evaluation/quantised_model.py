@@ -65,7 +65,7 @@ def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> floa
 
     Tokenised as in the WMT evaluations, case-sensitive, without smoothing: without a common 4-gram it is 0.
     """
-    found, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
+    matched, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
     length = expected = 0
     for candidate, texts in zip(candidates, references, strict=True):
         words, others = bleu_words(candidate), [bleu_words(text) for text in texts]
@@ -73,11 +73,11 @@ def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> floa
         expected += min((abs(len(other) - len(words)), len(other)) for other in others)[1]
         for order in range(1, _MAX_ORDER + 1):
             common, total = clipped_matches(words, others, order)
-            found[order - 1] += common
+            matched[order - 1] += common
             possible[order - 1] += total
-    if not all(found):
+    if not all(matched):
         return 0.0
-    precision = sum(math.log(f / p) for f, p in zip(found, possible, strict=True)) / _MAX_ORDER
+    precision = sum(math.log(f / p) for f, p in zip(matched, possible, strict=True)) / _MAX_ORDER
     return math.exp(precision + min(0.0, 1 - expected / length))
 
 
@@ -164,8 +164,8 @@ def compare_models(
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Read the first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
-    found = json_lines(path, Question, ComparisonError, "; a line is an object with prompt and answer")
-    rows = [row for _, row in islice(found, limit)]
+    lines = json_lines(path, Question, ComparisonError, "; a line is an object with prompt and answer")
+    rows = [row for _, row in islice(lines, limit)]
     unclear = next((row for row in rows if final_number(row.answer) is None), None)
     if unclear is not None:
         raise ComparisonError(f"{path}: the answer {unclear.answer!r} is no number; only numbers can be compared")
@@ -198,16 +198,16 @@ def _on_text(
     windows = [piece for piece in pieces if len(piece) > 1]
     if not windows:
         raise ComparisonError(f"the text has {len(ids)} tokens in windows of {window}; at least 2 are needed")
-    found, cosines = compare_on_text(reference, candidate, cache_dir, windows, lambda share: progress("text", share))
+    measured, cosines = compare_on_text(reference, candidate, cache_dir, windows, lambda share: progress("text", share))
     return TextMetrics(
         tokens=sum(map(len, windows)),
         sha256=text_digest(text),
-        reference_perplexity=found.perplexity / found.perplexity_ratio,
-        perplexity=found.perplexity,
-        perplexity_rise=found.perplexity_ratio - 1,
-        mean_kl=found.mean_kl,
-        top1=found.top1,
-        logit_cosine=found.cosine,
+        reference_perplexity=measured.perplexity / measured.perplexity_ratio,
+        perplexity=measured.perplexity,
+        perplexity_rise=measured.perplexity_ratio - 1,
+        mean_kl=measured.mean_kl,
+        top1=measured.top1,
+        logit_cosine=measured.cosine,
         hidden_cosine=float(cosines.mean()),
         lowest_hidden_cosine=float(cosines.min()),
     )

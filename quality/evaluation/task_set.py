@@ -54,8 +54,8 @@ def tasks(seed: int, per_level: int) -> list[Task]:
 def check(task: Task, answer_text: str) -> bool:
     """Return whether `answer_text` is correct: by number for numeric tasks, by words or letters for the others."""
     if task.kind in ("compare", "arithmetic"):
-        given = final_number(answer_text)
-        return given is not None and given == final_number(task.answer)
+        number = final_number(answer_text)
+        return number is not None and number == final_number(task.answer)
     if task.kind == "spell":
         return _letters(answer_text) == _letters(task.answer)
     return normalised(answer_text) == normalised(task.answer)
@@ -66,17 +66,17 @@ def _letters(text: str) -> str:
 
 
 def _distinct(kind: Kind, level: int, count: int, make: Make, rng: random.Random, seen: set[str]) -> list[Task]:
-    found: list[Task] = []
+    distinct: list[Task] = []
     for _ in range(100 * count):
-        if len(found) == count:
+        if len(distinct) == count:
             break
         prompt, answer = make(rng, level)
         if prompt not in seen:
             seen.add(prompt)
-            found.append(Task(prompt=prompt, answer=answer, kind=kind, level=level))
-    if len(found) < count:
-        raise ValueError(f"only {len(found)} different {kind} tasks of level {level} were found; ask for fewer")
-    return found
+            distinct.append(Task(prompt=prompt, answer=answer, kind=kind, level=level))
+    if len(distinct) < count:
+        raise ValueError(f"only {len(distinct)} different {kind} tasks of level {level} were found; ask for fewer")
+    return distinct
 
 
 def _copy(rng: random.Random, level: int) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def _copy(rng: random.Random, level: int) -> tuple[str, str]:
 
 def _spell(rng: random.Random, level: int) -> tuple[str, str]:
     # Invented words: their spelling cannot be memorised, and there are enough of them.
-    word = "".join(rng.choice("aeiou" if place % 2 else "bcdfghklmnprstvz") for place in range(1 + 2 * level))
+    word = "".join(rng.choice("aeiou" if index % 2 else "bcdfghklmnprstvz") for index in range(1 + 2 * level))
     prompt = f'Spell "{word}" with a hyphen between all letters, like c-a-t. Write only the letters.'
     return prompt, "-".join(word)
 

@@ -110,11 +110,11 @@ async def measure_tiers(
     """
     asked = tasks(seed, per_level)
     measured: list[TierAccuracy] = []
-    for place, tier in enumerate(tiers):
+    for index, tier in enumerate(tiers):
         spec = catalog.tier(tier.number)
 
-        def show(share: float, name: str = tier.name, place: int = place) -> None:
-            progress(name, (place + share) / len(tiers))
+        def show(share: float, name: str = tier.name, index: int = index) -> None:
+            progress(name, (index + share) / len(tiers))
 
         outcomes = await in_turn(asked, concurrency, partial(_answer, tier, spec), show)
         measured.append(_accuracy(tier, spec, asked, outcomes))
@@ -137,13 +137,13 @@ async def in_turn(
 ) -> list[Answer]:
     """Return `answer(number, item)` of all `items`, in their order, `concurrency` at a time; `show` receives the share
     that is done. The first failure ends all and is raised."""
-    found: dict[int, Answer] = {}
+    answer_by_number: dict[int, Answer] = {}
     waiting = iter(enumerate(items))
 
     async def worker() -> None:
         for number, item in waiting:
-            found[number] = await answer(number, item)
-            show(len(found) / len(items))
+            answer_by_number[number] = await answer(number, item)
+            show(len(answer_by_number) / len(items))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -152,16 +152,16 @@ async def in_turn(
     except ExceptionGroup as failures:
         first = failures.exceptions[0]
         raise first from first.__cause__
-    return [found[number] for number in range(len(items))]
+    return [answer_by_number[number] for number in range(len(items))]
 
 
 async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outcome:
     begun = time.perf_counter()
     try:
-        given = await ask(tier, spec, f"accuracy-{tier.number}-{number}", task.prompt)
+        answer = await ask(tier, spec, f"accuracy-{tier.number}-{number}", task.prompt)
     except TierMeasurementError as error:
         raise TierMeasurementError(f"a {task.kind} task of level {task.level}: {error}; nothing was stored") from error
-    return _Outcome(right=check(task, given.text), usage=given.usage, seconds=time.perf_counter() - begun)
+    return _Outcome(right=check(task, answer.text), usage=answer.usage, seconds=time.perf_counter() - begun)
 
 
 async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given:
@@ -261,12 +261,12 @@ def compare_tiers(report: AccuracyReport, catalog: Catalog) -> list[TierComparis
     """Compare every tier with every cheaper one at the catalogue's present prices; by the dearer, then the cheaper."""
     costs = {measured.tier: mean_cost_usd(measured, catalog.tier(measured.tier).price) for measured in report.tiers}
     by_cost = sorted(report.tiers, key=lambda measured: costs[measured.tier])
-    found = [
+    comparisons = [
         _compare(cheap, dear, costs[cheap.tier], costs[dear.tier])
         for cheap, dear in combinations(by_cost, 2)
         if costs[dear.tier] > costs[cheap.tier]
     ]
-    return sorted(found, key=lambda comparison: (costs[comparison.dearer], costs[comparison.cheaper]))
+    return sorted(comparisons, key=lambda comparison: (costs[comparison.dearer], costs[comparison.cheaper]))
 
 
 def _compare(cheap: TierAccuracy, dear: TierAccuracy, cheap_cost: float, dear_cost: float) -> TierComparison:

@@ -280,8 +280,8 @@ Grid = NDArray[np.float64]
 def in_use(prior: Calibration, pairs: RealPairs) -> InUse:
     """Return the error rates by `pairs` on top of the `prior`: means, and the balanced accuracy's 95% interval."""
     s, c, p = np.meshgrid(_RATES, _RATES, _SHARES, indexing="ij", sparse=True)
-    known = [a + b for a, b in zip(_prior_verdicts(prior), pairs.checked.in_order, strict=True)]
-    log = known[0] * np.log(s) + known[1] * np.log1p(-s) + known[2] * np.log(c) + known[3] * np.log1p(-c)
+    counts = [a + b for a, b in zip(_prior_verdicts(prior), pairs.checked.in_order, strict=True)]
+    log = counts[0] * np.log(s) + counts[1] * np.log1p(-s) + counts[2] * np.log(c) + counts[3] * np.log1p(-c)
     said_fine, said_worse = p * s + (1 - p) * (1 - c), p * (1 - s) + (1 - p) * c
     fine, worse = _shared(pairs)
     log = log + fine * np.log(said_fine) + worse * np.log(said_worse)

@@ -25,13 +25,13 @@ async def answered_pairs(
     An answer is no worse if it is right or the strongest tier's is wrong (docs/classifier.md). As in verification,
     empty and truncated answers make no pair. Raises `TierMeasurementError`.
     """
-    given: list[list[Given]] = []
-    for place, tier in enumerate(tiers):
-        progress(tier.name, place / len(tiers))
-        given.append(await in_turn(questions, concurrency, partial(_answer, tier, catalog)))
+    answers_by_tier: list[list[Given]] = []
+    for index, tier in enumerate(tiers):
+        progress(tier.name, index / len(tiers))
+        answers_by_tier.append(await in_turn(questions, concurrency, partial(_answer, tier, catalog)))
     pairs: list[GradedPair] = []
-    for answers in given[:-1]:
-        for question, answer, reference in zip(questions, answers, given[-1], strict=True):
+    for answers in answers_by_tier[:-1]:
+        for question, answer, reference in zip(questions, answers, answers_by_tier[-1], strict=True):
             if _is_whole(answer) and _is_whole(reference):
                 no_worse = is_right(question, answer.text) or not is_right(question, reference.text)
                 pairs.append(
@@ -46,5 +46,5 @@ async def _answer(tier: Tier, catalog: Catalog, number: int, question: Question)
     return await ask(tier, catalog.tier(tier.number), f"calibration-{tier.number}-{number}", question.prompt)
 
 
-def _is_whole(given: Given) -> bool:
-    return given.finish_reason == "stop" and bool(given.text.strip())
+def _is_whole(answer: Given) -> bool:
+    return answer.finish_reason == "stop" and bool(answer.text.strip())

@@ -97,20 +97,20 @@ class JsonValidityJudge(Judge):
         if not self.may_decide(prompt, response_format):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for JSON")
         try:
-            given, expected = (_checked(text, response_format) for text in (answer, reference_answer))
+            actual, expected = (_checked(text, response_format) for text in (answer, reference_answer))
         except UnsupportedSchemaError as error:
             return JudgeVerdict(no_worse=None, reason=f"the request's schema cannot be checked: {error}")
         wanted = "JSON by the request's schema" if schema_of(response_format) is not None else "valid JSON"
-        if given is _INVALID and expected is not _INVALID:
+        if actual is _INVALID and expected is not _INVALID:
             return JudgeVerdict(
                 no_worse=False, score=0.0, reason=f"the answer is not {wanted}, the strongest tier's is"
             )
-        if expected is _INVALID and (given is _INVALID or response_format is None):
+        if expected is _INVALID and (actual is _INVALID or response_format is None):
             reason = f"the strongest tier's answer is not {wanted}"
             return JudgeVerdict(no_worse=None, reason=reason, is_comparable=False)
         if expected is _INVALID:
             return JudgeVerdict(no_worse=True, score=1.0, reason=f"of both answers only this is {wanted}")
-        if _same(given, expected):
+        if _same(actual, expected):
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
         return JudgeVerdict(no_worse=None, reason=f"both answers are {wanted} with different values")
 
@@ -140,15 +140,15 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Equality of JSON values: 1 equals 1.0, but neither equals true."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
 
 
 NAME = "tool_calls"

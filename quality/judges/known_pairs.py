@@ -215,34 +215,34 @@ class _Written(NamedTuple):
 
 
 def _other(rng: random.Random, of: tuple[str, ...], than: str) -> str:
-    return rng.choice([one for one in of if one != than])
+    return rng.choice([option for option in of if option != than])
 
 
 def _summary(rng: random.Random) -> _Written:
-    name, place, day, hours = rng.choice(_PEOPLE), rng.choice(_PLACES), rng.choice(_DAYS), rng.randrange(2, 9)
+    name, city, day, hours = rng.choice(_PEOPLE), rng.choice(_PLACES), rng.choice(_DAYS), rng.randrange(2, 9)
     thing = rng.choice(_THINGS)
     text = (
-        f"{name} drove to {place} on {day} to mend {thing}. The work took {hours} hours. A spare part was missing, so "
+        f"{name} drove to {city} on {day} to mend {thing}. The work took {hours} hours. A spare part was missing, so "
         f"{name} has to come back next week."
     )
     return _Written(
         f"Summarise in two sentences, with every fact: {text}",
-        f"On {day} {name} worked {hours} hours in {place} to mend {thing}. A spare part was missing, so a "
+        f"On {day} {name} worked {hours} hours in {city} to mend {thing}. A spare part was missing, so a "
         "second visit follows next week.",
-        f"{name} was in {place} on {day} and worked on {thing} for {hours} hours. As a part was missing, {name} "
+        f"{name} was in {city} on {day} and worked on {thing} for {hours} hours. As a part was missing, {name} "
         "returns next week.",
-        f"On {day} {name} worked in {place}. It was about {thing}.",
+        f"On {day} {name} worked in {city}. It was about {thing}.",
     )
 
 
 def _email(rng: random.Random) -> _Written:
-    name, place, day, hour = rng.choice(_PEOPLE), rng.choice(_PLACES), rng.choice(_DAYS), rng.randrange(8, 17)
+    name, city, day, hour = rng.choice(_PEOPLE), rng.choice(_PLACES), rng.choice(_DAYS), rng.randrange(8, 17)
     wrong = _other(rng, _DAYS, day)
     return _Written(
-        f"Write a short e-mail that invites {name} to a meeting in {place} on {day} at {hour}:00.",
-        f"Dear {name},\nplease join our meeting in {place} on {day} at {hour}:00.\nKind regards",
-        f"Dear {name},\nwe meet in {place} on {day} at {hour}:00, and you are invited.\nKind regards",
-        f"Dear {name},\nplease join our meeting in {place} on {wrong} at {hour}:00.\nKind regards",
+        f"Write a short e-mail that invites {name} to a meeting in {city} on {day} at {hour}:00.",
+        f"Dear {name},\nplease join our meeting in {city} on {day} at {hour}:00.\nKind regards",
+        f"Dear {name},\nwe meet in {city} on {day} at {hour}:00, and you are invited.\nKind regards",
+        f"Dear {name},\nplease join our meeting in {city} on {wrong} at {hour}:00.\nKind regards",
     )
 
 
@@ -259,13 +259,13 @@ def _translation(rng: random.Random) -> _Written:
 
 def _extraction(rng: random.Random) -> _Written:
     buyer, seller = rng.sample(_PEOPLE, 2)
-    place, price = rng.choice(_PLACES), 10 * rng.randrange(11, 99)
+    city, price = rng.choice(_PLACES), 10 * rng.randrange(11, 99)
     return _Written(
-        f"Who pays, who is paid, how much, and where? {buyer} bought a bicycle from {seller} in {place} and pays "
+        f"Who pays, who is paid, how much, and where? {buyer} bought a bicycle from {seller} in {city} and pays "
         f"{price} euros.",
-        f"{buyer} pays {seller} {price} euros in {place}.",
-        f"In {place}, {price} euros go from {buyer} to {seller}.",
-        f"{seller} pays {buyer} {price} euros in {place}.",
+        f"{buyer} pays {seller} {price} euros in {city}.",
+        f"In {city}, {price} euros go from {buyer} to {seller}.",
+        f"{seller} pays {buyer} {price} euros in {city}.",
     )
 
 
@@ -310,14 +310,16 @@ def planted_pairs(number: int, seed: int = 0) -> tuple[GradedPair, GradedPair]:
     not; drawn independently of all others."""
     rng = random.Random(f"{seed}/{number}")
     make = KINDS[rng.choice(tuple(KINDS))]
-    one, two = make(rng), make(rng)
-    bad = one.bad + (_PADDING if rng.random() < 0.3 else "") + (rng.choice(_TO_THE_JUDGE) if rng.random() < 0.2 else "")
-    worse = GradedPair(prompt=one.prompt, answer=bad, reference_answer=one.good, no_worse=False)
+    first, second = make(rng), make(rng)
+    bad = (
+        first.bad + (_PADDING if rng.random() < 0.3 else "") + (rng.choice(_TO_THE_JUDGE) if rng.random() < 0.2 else "")
+    )
+    worse = GradedPair(prompt=first.prompt, answer=bad, reference_answer=first.good, no_worse=False)
     better, padded = rng.random() < 0.5, rng.random() < 0.5
     if better:
-        answer, reference = two.good, two.bad + (_PADDING if padded else "")
+        answer, reference = second.good, second.bad + (_PADDING if padded else "")
     else:
         # The same content, one of the two filled up: neither is better.
-        answer, reference = two.also_good + ("" if padded else _PADDING), two.good + (_PADDING if padded else "")
-    fine = GradedPair(prompt=two.prompt, answer=answer, reference_answer=reference, no_worse=True, equal=not better)
+        answer, reference = second.also_good + ("" if padded else _PADDING), second.good + (_PADDING if padded else "")
+    fine = GradedPair(prompt=second.prompt, answer=answer, reference_answer=reference, no_worse=True, equal=not better)
     return worse, fine

@@ -72,8 +72,8 @@ def comparison(question: str, first: str, second: str, labels: Labels) -> str:
     number = secrets.token_hex(4)
     parts = (("question", question), (f"answer {labels.first}", first), (f"answer {labels.second}", second))
     framed = (f"[{what} {number}]\n{_marked(text, number)}\n[end of {what} {number}]\n\n" for what, text in parts)
-    one, two, tie = labels
-    return f"{''.join(framed)}Which answer is better? Reply {one} or {two}, or {tie} if they are equally good."
+    ask = f"Which answer is better? Reply {labels.first} or {labels.second}, or {labels.tie} if they are equally good."
+    return f"{''.join(framed)}{ask}"
 
 
 def control(winner: str, loser: str) -> tuple[str, str, str]:
@@ -158,7 +158,7 @@ class PairwiseJudge(Judge):
     def requests(self, prompt: str, answer: str, reference_answer: str) -> list[GenerationRequest]:
         """All that a verdict may ask for: the answer first, the reference first, and a control."""
         question, *answers = self._that_fit(self._question(prompt), answer, reference_answer)
-        return [one.request for one in (*self._readings(question, *answers), self._control(*answers))]
+        return [reading.request for reading in (*self._readings(question, *answers), self._control(*answers))]
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
@@ -210,11 +210,14 @@ class PairwiseJudge(Judge):
         most = max(map(len, texts))
         while True:
             asked, *answers = (_middle_cut(text, most) for text in texts)
-            one, other = self._filled_up(*answers)
-            readings = (self._reading(asked, one, other), self._control(one, other))
+            cut_answer, cut_reference = self._filled_up(*answers)
+            readings = (
+                self._reading(asked, cut_answer, cut_reference),
+                self._control(cut_answer, cut_reference),
+            )
             tokens = max(self._tier.count_prompt_tokens(reading.request) for reading in readings)
             if tokens <= room or most <= _LEAST_CHARS:
-                return asked, one, other
+                return asked, cut_answer, cut_reference
             most = max(_LEAST_CHARS, min(int(most * room / tokens), most * 9 // 10))
 
     def _filled_up(self, answer: str, reference: str) -> tuple[str, str]:
@@ -258,8 +261,8 @@ def _verdict(forward: Word, backward: Word) -> JudgeVerdict:
         return JudgeVerdict(no_worse=False, score=0.0, reason=said)
     if forward != "second" and backward != "first":
         return JudgeVerdict(no_worse=True, score=0.5, tie=True, reason=f"a tie: {said}")
-    place = forward if forward == backward and forward != "tie" else None
-    return JudgeVerdict(no_worse=None, place=place, reason=f"its two readings disagree: it {said}")
+    position = forward if forward == backward and forward != "tie" else None
+    return JudgeVerdict(no_worse=None, place=position, reason=f"its two readings disagree: it {said}")
 
 
 def _abstention(reason: str, usage: list[Usage]) -> JudgeVerdict:

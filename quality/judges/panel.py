@@ -141,11 +141,14 @@ class Panel:
         self, prompt: str, answer: str, reference_answer: str, seen: Seen
     ) -> dict[str, JudgeVerdict]:
         """Return the verdict of the judge that asks a model on a pair that a rule decided, if it is wanted."""
-        judge = next((one for one in self.judges if one.fingerprint is not None and one.name in self._trusted), None)
+        judge = next(
+            (judge for judge in self.judges if judge.fingerprint is not None and judge.name in self._trusted),
+            None,
+        )
         if judge is None or answer.strip() == reference_answer.strip():
             return {}
-        known = self.calibrations[judge.name].in_use
-        if known is None or (known.pairs.checked.total >= FIRST and zlib.crc32(f"{prompt}\n{answer}".encode()) % LATER):
+        rates = self.calibrations[judge.name].in_use
+        if rates is None or (rates.pairs.checked.total >= FIRST and zlib.crc32(f"{prompt}\n{answer}".encode()) % LATER):
             return {}
         try:
             asked = judge.having_seen(seen)
@@ -179,7 +182,9 @@ class Panel:
             reason=reason,
             scores={name: verdict.score for name, verdict in verdicts.items() if verdict.score is not None},
             usage=tuple(used for verdict in verdicts.values() for used in verdict.usage),
-            judging=next((one.fingerprint for one in self.judges if one.fingerprint and one.name in verdicts), None),
+            judging=next(
+                (judge.fingerprint for judge in self.judges if judge.fingerprint and judge.name in verdicts), None
+            ),
         )
 
 
@@ -231,8 +236,8 @@ async def known_calibration(engine: AsyncEngine, judge: str, catalogue: str, jud
     if stored is None or not judging:
         return None if stored is None else stored[0]
     pairs = await real_pairs(engine, judge, judging, since=stored[1])
-    found = await asyncio.to_thread(in_use, stored[0], pairs)
-    return msgspec.structs.replace(stored[0], in_use=found)
+    rates = await asyncio.to_thread(in_use, stored[0], pairs)
+    return msgspec.structs.replace(stored[0], in_use=rates)
 
 
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:

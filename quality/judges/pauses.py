@@ -24,16 +24,16 @@ class JudgePauses:
     def paused(self, tenant: str) -> frozenset[str]:
         """Return the names of the judges that pause for `tenant` now."""
         now = self._clock()
-        self._until = {place: until for place, until in self._until.items() if until > now}
+        self._until = {pair: until for pair, until in self._until.items() if until > now}
         return frozenset(judge for of, judge in self._until if of == tenant)
 
     def note(self, tenant: str, judges: Iterable[str], *, labelled: bool) -> None:
         """Count an answer of `tenant` on which `judges` could have decided."""
         for judge in judges:
-            place = tenant, judge
-            count = 0 if labelled else self._undecided.pop(place, 0) + 1
+            pair = tenant, judge
+            count = 0 if labelled else self._undecided.pop(pair, 0) + 1
             if count >= MOST_UNDECIDED:
-                self._until[place] = self._clock() + PAUSE_SECONDS
+                self._until[pair] = self._clock() + PAUSE_SECONDS
                 log.warning(
                     "judge %s decided on none of the last %d answers of %s, and pauses for them for %.0f minutes",
                     judge,
@@ -43,8 +43,8 @@ class JudgePauses:
                 )
                 count = 0
             if count:
-                self._undecided[place] = count
+                self._undecided[pair] = count
             else:
-                self._undecided.pop(place, None)
+                self._undecided.pop(pair, None)
         while len(self._undecided) > _MOST_KEPT:
             self._undecided.popitem(last=False)

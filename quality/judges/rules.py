@@ -67,16 +67,16 @@ class CodeJudge(Judge):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
         if max(len(answer), len(reference_answer)) > _MOST_CHARS:
             return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
-        given, expected = code_in(answer), code_in(reference_answer)
+        actual, expected = code_in(answer), code_in(reference_answer)
         if expected.state != "program":
             reason = "the strongest tier's answer holds no Python that parses"
             return JudgeVerdict(no_worse=None, reason=reason, is_comparable=False)
-        if given.state == "unknown":
+        if actual.state == "unknown":
             return JudgeVerdict(no_worse=None, reason="the answer's code cannot be read as Python for certain")
-        if given.state != "program":
-            reason = "has no code" if given.state == "none" else "has code that does not parse"
+        if actual.state != "program":
+            reason = "has no code" if actual.state == "none" else "has code that does not parse"
             return JudgeVerdict(no_worse=False, score=0.0, reason=f"the answer {reason}, unlike the strongest tier's")
-        if given.program == expected.program:
+        if actual.program == expected.program:
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
         return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
 
@@ -124,7 +124,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 def _canonical(statements: list[ast.stmt]) -> str | None:
     """Return the form of a program; None for what parses and does nothing: prose such as "sorry" parses as a name."""
-    if not any(not isinstance(one, ast.Expr) or isinstance(one.value, ast.Call) for one in statements):
+    if not any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in statements):
         return None
     try:
         return ast.dump(ast.Module(body=statements, type_ignores=[]))
@@ -178,36 +178,38 @@ class ExactJudge(Judge):
         kind = expected_kind(prompt)
         if kind not in _DECIDED:
             return None
-        given, expected = final_answer(prompt, answer), final_answer(prompt, reference)
-        if given is not None and expected is not None:
-            return _compared(agree(given, expected), f"{given.kind} {given.value}", f"{expected.kind} {expected.value}")
+        actual, expected = final_answer(prompt, answer), final_answer(prompt, reference)
+        if actual is not None and expected is not None:
+            return _compared(
+                agree(actual, expected), f"{actual.kind} {actual.value}", f"{expected.kind} {expected.value}"
+            )
         return JudgeVerdict(no_worse=None, reason=_UNCLEAR[kind]) if kind in _UNCLEAR else None
 
     def _same_words(self, answer: str, reference: str) -> JudgeVerdict | None:
         """Texts with the same words are compared by their numbers (SPEC QM-03)."""
-        given, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
-        if not given or len(given) != len(expected):
+        actual, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
+        if not actual or len(actual) != len(expected):
             return None
         if _DIGITS.sub("#", normalised(answer)) != _DIGITS.sub("#", normalised(reference)):
             return None
-        return _compared(given == expected, f"the same words with {given}", str(expected))
+        return _compared(actual == expected, f"the same words with {actual}", str(expected))
 
     def _to_the_letter(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         if not _is_to_the_letter(prompt):
             return None
-        given, expected = normalised(answer), normalised(reference)
-        if not given or not expected or max(len(given.split()), len(expected.split())) > _CLOSED_WORDS:
+        actual, expected = normalised(answer), normalised(reference)
+        if not actual or not expected or max(len(actual.split()), len(expected.split())) > _CLOSED_WORDS:
             return None
-        return _compared(given == expected, repr(given[:60]), repr(expected[:60]))
+        return _compared(actual == expected, repr(actual[:60]), repr(expected[:60]))
 
 
 def _is_to_the_letter(prompt: str) -> bool:
     return mentions(prompt.casefold(), *_TELLING) and _TO_THE_LETTER.search(prompt) is not None
 
 
-def _compared(equal: bool, given: str, expected: str) -> JudgeVerdict:
+def _compared(equal: bool, actual: str, expected: str) -> JudgeVerdict:
     relation = "agrees with" if equal else "differs from"
-    return JudgeVerdict(no_worse=equal, score=float(equal), reason=f"{given} {relation} {expected}")
+    return JudgeVerdict(no_worse=equal, score=float(equal), reason=f"{actual} {relation} {expected}")
 
 
 Embed = Callable[[str], Awaitable[NDArray[np.float32]]]

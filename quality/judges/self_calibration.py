@@ -70,9 +70,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, bias=bias, **{name: getattr(self, name) + 1})
 
     def calibration(self, judge: str) -> Calibration:
-        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained", "bias")
-        found = {name: getattr(self, name) for name in counts}
-        return Calibration(judge=judge, pairs="planted", decided=bool(self.decided), **found)
+        names = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained", "bias")
+        counts = {name: getattr(self, name) for name in names}
+        return Calibration(judge=judge, pairs="planted", decided=bool(self.decided), **counts)
 
     @property
     def decided(self) -> bool | None:
@@ -155,7 +155,7 @@ class SelfCalibration:
             return False
         progress = await self.progress()
         pairs = planted_pairs(len(progress.scores))
-        most = sum(self._bound(self._judge, one.prompt, one.answer, one.reference_answer) for one in pairs)
+        most = sum(self._bound(self._judge, pair.prompt, pair.answer, pair.reference_answer) for pair in pairs)
         claimed = await self._claim(progress, most)
         if claimed is None:
             return False
@@ -168,8 +168,8 @@ class SelfCalibration:
                 return False  # the lease was lost; its holder has this round
             await self._write(connection, done)
         if done.decided is not None:
-            found = done.calibration(self._judge.name)
-            await store_calibration(self._engine, found, self._fingerprint, self._clock(), "the quality loop")
+            calibration = done.calibration(self._judge.name)
+            await store_calibration(self._engine, calibration, self._fingerprint, self._clock(), "the quality loop")
         return done.decided is None
 
     async def progress(self) -> Progress:
@@ -237,11 +237,11 @@ class JudgeState(msgspec.Struct, frozen=True, kw_only=True):
 
 async def judge_state(engine: AsyncEngine, catalogue: str, judging: str, cap_usd: float) -> JudgeState:
     """Return how the strongest tier stands as a judge; `catalogue` and `judging` as for `standing_panel`."""
-    known = await known_calibration(engine, PairwiseJudge.name, catalogue, judging)
+    calibration = await known_calibration(engine, PairwiseJudge.name, catalogue, judging)
     progress = await stored_progress(engine, PairwiseJudge.name, judging)
-    so_far = JudgeState(pairs=progress.pairs, spent_usd=progress.spent_usd, calibration=known)
-    if known is not None:
-        return msgspec.structs.replace(so_far, state="trusted" if known.trusted else "refused")
+    so_far = JudgeState(pairs=progress.pairs, spent_usd=progress.spent_usd, calibration=calibration)
+    if calibration is not None:
+        return msgspec.structs.replace(so_far, state="trusted" if calibration.trusted else "refused")
     if progress.stopped_at_usd is not None and progress.stopped_at_usd >= cap_usd:
         return msgspec.structs.replace(so_far, state="capped")
     return msgspec.structs.replace(so_far, state="testing" if progress.pairs else "untested")

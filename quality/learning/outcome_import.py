@@ -69,7 +69,7 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
 
     def in_words(self) -> str:
         """Return it as one sentence."""
-        said = [f"tier {one.tier} good in {one.good} of {one.of}" for one in self.tiers]
+        said = [f"tier {tier.tier} good in {tier.good} of {tier.of}" for tier in self.tiers]
         if self.closest is not None:
             call = self.closest
             counts = "good" if call.good else "worse"
@@ -120,10 +120,10 @@ def _gap(call: CloseCall) -> float:
 
 def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
     """Read a JSON-lines file for a catalogue of `tiers` tiers. Raises `OutcomeFileError`."""
-    found = [_checked(row, tiers, where) for where, row in json_lines(path, ImportedOutcome, OutcomeFileError)]
-    if not found:
+    outcomes = [_checked(row, tiers, where) for where, row in json_lines(path, ImportedOutcome, OutcomeFileError)]
+    if not outcomes:
         raise OutcomeFileError(f"{path} has no line")
-    return found
+    return outcomes
 
 
 def _checked(outcome: ImportedOutcome, tiers: int, where: str) -> ImportedOutcome:
@@ -200,8 +200,8 @@ async def delete_import(
     """Delete an import and its labels, which then move no decision and train nothing; return their number, None for an
     unknown import. Labels that it replaced do not come back."""
     async with engine.begin() as connection:
-        known = await connection.execute(delete(outcome_imports).where(outcome_imports.c.import_id == import_id))
-        if not known.rowcount:
+        deleted = await connection.execute(delete(outcome_imports).where(outcome_imports.c.import_id == import_id))
+        if not deleted.rowcount:
             return None
         gone = await connection.execute(delete(training_rows).where(training_rows.c.import_id == import_id))
         await connection.execute(audited(now, actor, DELETED, import_id, reason, {"labels": gone.rowcount}))

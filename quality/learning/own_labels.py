@@ -115,13 +115,13 @@ class OwnLabels:
         )
 
     def _fitted(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> OwnOutcomes | None:
-        known = self._known(rows, tiers, changes)
-        return OwnOutcomes(known, self._table, self._known_until, self._head) if known else None
+        labelled = self._known(rows, tiers, changes)
+        return OwnOutcomes(labelled, self._table, self._known_until, self._head) if labelled else None
 
     def _known(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> list[LabelledRow]:
         of_tenant = {tenant: changes_for(changes, tenant) for tenant in {row["tenant"] for row in rows}}
-        found = [self._labelled(row, tiers, of_tenant[row["tenant"]]) for row in rows]
-        return [one for one in found if one is not None]
+        labelled = [self._labelled(row, tiers, of_tenant[row["tenant"]]) for row in rows]
+        return [row for row in labelled if row is not None]
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)

@@ -411,9 +411,9 @@ class Ledger:
                     *(len(interrupted), orphan.path),
                 )
             now = time.monotonic()
-            found = {**ended, **interrupted}
-            self._backlog.add(Entry(request_id, location, now) for request_id, location in found.items())
-            self._adopted += len(found)
+            adopted = {**ended, **interrupted}
+            self._backlog.add(Entry(request_id, location, now) for request_id, location in adopted.items())
+            self._adopted += len(adopted)
             self._interrupted += len(interrupted)
 
     def _read_segment(self, segment: Path) -> list[tuple[Location, bytes]]:

@@ -405,13 +405,13 @@ class AnswerMonitor:
     async def _recent_own(self, key_id: str | None) -> Own:
         """Return the cached spending of a key's tenant, as `_recent_spending`."""
         now = self._clock()
-        known = self._own.pop(key_id or "", None)
-        if known is None or now - known[0] >= self.settings.poll_seconds:
-            known = now, await self._queue.own(key_id, now)
-        self._own[key_id or ""] = known
+        cached = self._own.pop(key_id or "", None)
+        if cached is None or now - cached[0] >= self.settings.poll_seconds:
+            cached = now, await self._queue.own(key_id, now)
+        self._own[key_id or ""] = cached
         if len(self._own) > _MOST_KEYS:
             self._own.popitem(last=False)
-        return known[1]
+        return cached[1]
 
     async def _look_for_shifts(self) -> None:
         # Alarms of the sequential test are stored under either rule: they date the changes of tiers.

@@ -100,11 +100,11 @@ class EDetector:
 
     def observe(self, worse: bool, allowed: float, at: float = 0.0) -> None:
         """Observe an answer of time `at` whose probability of being worse should be at most `allowed`, in (0, 1)."""
-        for place, factor in enumerate(_FACTORS):
+        for index, factor in enumerate(_FACTORS):
             ratio = likelihood_ratio(worse, allowed, factor)
-            self._sums[place] = (self._sums[place] + 1.0) * ratio
-            best, since = self._largest[place] if self._largest[place][0] > 1.0 else (1.0, at)
-            self._largest[place] = best * ratio, since
+            self._sums[index] = (self._sums[index] + 1.0) * ratio
+            best, since = self._largest[index] if self._largest[index][0] > 1.0 else (1.0, at)
+            self._largest[index] = best * ratio, since
 
 
 def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
@@ -152,14 +152,14 @@ class _Stream:
         """Return a tenant without whose answers there is less than `evidence`; None without one."""
         errors = Counter(answer.tenant for answer in self.history if answer.worse)
         for tenant, _ in errors.most_common(_LEFT_OUT):
-            if self.replayed(lambda one, out=tenant: one != out).evidence < evidence:  # type: ignore[misc]
+            if self.replayed(lambda owner, out=tenant: owner != out).evidence < evidence:  # type: ignore[misc]
                 return tenant
         return None
 
     def forget(self, tenant: str) -> None:
         """Drop the answers of `tenant`; the excess that is usual stays."""
-        self.detector = self.replayed(lambda one: one != tenant)
-        self.history = deque((one for one in self.history if one.tenant != tenant), maxlen=_HISTORY)
+        self.detector = self.replayed(lambda owner: owner != tenant)
+        self.history = deque((answer for answer in self.history if answer.tenant != tenant), maxlen=_HISTORY)
         self.tenants.discard(tenant)
 
     def look(self) -> None:
@@ -220,7 +220,7 @@ class ShiftDetector:
         if tenant is None:
             del self._streams[stream]
             return _shown(stream, state.detector, list(state.recent), allowed, alone)
-        own = state.replayed(lambda one: one == tenant)
+        own = state.replayed(lambda owner: owner == tenant)
         if own.evidence < self._needed:
             return None
         recent = [answer.worse for answer in state.history if answer.tenant == tenant][-_SHOWN:]
@@ -287,16 +287,18 @@ class RecoveryWatch:
             self._supposed[tier] = better, _WAITS
         if tier not in self._supposed:
             return None
-        found, waits = self._supposed.pop(tier)
-        known = [one for one in self._answers[tier] if found.tenant in (None, one.tenant)]
-        before = [one for one in known if one.at < found.since]
-        after = [one for one in known if one.at >= found.since]
+        recovery, waits = self._supposed.pop(tier)
+        answers = [answer for answer in self._answers[tier] if recovery.tenant in (None, answer.tenant)]
+        before = [answer for answer in answers if answer.at < recovery.since]
+        after = [answer for answer in answers if answer.at >= recovery.since]
         if _is_higher(before, after) and risen(before, after) >= _RISE:
-            self._answers[tier] = deque((one for one in self._answers[tier] if one.at >= found.since), maxlen=HISTORY)
-            good = sum(one.good for one in after)
-            return msgspec.structs.replace(found, answers=len(after), rate=good / len(after))
+            self._answers[tier] = deque(
+                (answer for answer in self._answers[tier] if answer.at >= recovery.since), maxlen=HISTORY
+            )
+            good = sum(answer.good for answer in after)
+            return msgspec.structs.replace(recovery, answers=len(after), rate=good / len(after))
         if waits:
-            self._supposed[tier] = found, waits - 1
+            self._supposed[tier] = recovery, waits - 1
         return None
 
 
@@ -313,12 +315,12 @@ def risen(before: Sequence[Verdict], after: Sequence[Verdict]) -> float:
 
 
 def _log_e(first: Counts, second: Counts) -> float:
-    found = 0.0
+    total = 0.0
     for kind in first.keys() & second.keys():
         (good, bad), (later_good, later_bad) = first[kind], second[kind]
-        found += _mixture(good, bad) + _mixture(later_good, later_bad)
-        found -= _greatest(good + later_good, bad + later_bad)
-    return found
+        total += _mixture(good, bad) + _mixture(later_good, later_bad)
+        total -= _greatest(good + later_good, bad + later_bad)
+    return total
 
 
 def _is_higher(before: Sequence[Verdict], after: Sequence[Verdict]) -> bool:
@@ -332,11 +334,11 @@ def _is_higher(before: Sequence[Verdict], after: Sequence[Verdict]) -> bool:
 
 
 def _counts(verdicts: Sequence[Verdict]) -> Counts:
-    found: Counts = {}
-    for one in verdicts:
-        good, bad = found.get(one.kind, (0, 0))
-        found[one.kind] = good + one.good, bad + (not one.good)
-    return found
+    counts: Counts = {}
+    for verdict in verdicts:
+        good, bad = counts.get(verdict.kind, (0, 0))
+        counts[verdict.kind] = good + verdict.good, bad + (not verdict.good)
+    return counts
 
 
 def _mixture(good: int, bad: int) -> float:

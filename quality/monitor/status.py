@@ -166,7 +166,7 @@ def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
 
 async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[CalibrationDrift]:
     """Return the drift by tier over its last `VERDICTS` sampled answers; tiers with too few are left out."""
-    found = []
+    drifts = []
     async with engine.connect() as connection:
         for tier in tiers:
             query = (
@@ -194,8 +194,8 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
                 weights = sampling_weights(
                     [row.sampled_probability for row in rows], [row.sampled_reason for row in rows]
                 )
-                found.append(held_against(tier, good, expected, np.array(weights)))
-    return found
+                drifts.append(held_against(tier, good, expected, np.array(weights)))
+    return drifts
 
 
 def held_against(tier: int, good: Float, expected: Float, weights: Float) -> CalibrationDrift:

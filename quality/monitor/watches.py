@@ -129,14 +129,14 @@ async def tenants_changes(engine: AsyncEngine) -> dict[str | None, dict[int, flo
     query = select(audit_events.c.details).where(is_change).order_by(audit_events.c.created_at)
     async with engine.connect() as connection:
         events = (await connection.scalars(query)).all()
-    found: dict[str | None, dict[int, float]] = {}
+    changes: dict[str | None, dict[int, float]] = {}
     for event in events:
         tier = changed_tier(event["stream"])
         # Alarms of earlier releases have no time or no tenant.
         if tier is not None and "since" in event:
-            mine = found.setdefault(event.get("tenant"), {})
+            mine = changes.setdefault(event.get("tenant"), {})
             mine[tier] = max(event["since"], mine.get(tier, 0.0))
-    return found
+    return changes
 
 
 def changes_for(changes: Changes, tenant: str) -> dict[int, float]:
@@ -226,10 +226,10 @@ class ShiftWatch:
     async def _store(self, action: str, change: ShiftAlarm, reason: str, row: RowMapping) -> bool:
         """Store what this verdict showed unless it is stored: after a restart, or by another replica."""
         subject = f"{change.stream}, verification {row['verification_id']}"
-        known = and_(audit_events.c.action == action, audit_events.c.subject == subject)
+        same_event = and_(audit_events.c.action == action, audit_events.c.subject == subject)
         event = audited(row["finished_at"], "monitor", action, subject, reason, msgspec.to_builtins(change))
         async with writing_first(self._engine).begin() as connection:
-            if await connection.scalar(select(func.count()).select_from(audit_events).where(known)):
+            if await connection.scalar(select(func.count()).select_from(audit_events).where(same_event)):
                 return False
             await connection.execute(event)
         return True

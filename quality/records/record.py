@@ -95,9 +95,9 @@ def continued_from(attempts: list[Attempt]) -> list[str]:
     if len(attempts) < 2:
         return []
     return [
-        one.target or f"tier-{one.tier}"
-        for one, after in pairwise(attempts)
-        if after.continued_at is not None and after.continued_at > (one.continued_at or 0)
+        attempt.target or f"tier-{attempt.tier}"
+        for attempt, after in pairwise(attempts)
+        if after.continued_at is not None and after.continued_at > (attempt.continued_at or 0)
     ]
 
 
@@ -206,16 +206,18 @@ def comparison_of(attempts: list[Attempt]) -> Comparison | None:
     """Return the comparison among `attempts`, if there was one."""
     if len(attempts) < 2:
         return None
-    found = [attempt for attempt in attempts if attempt.compared_as is not None]
-    if len(found) < 2 or (compared_as := found[0].compared_as) is None:
+    members = [attempt for attempt in attempts if attempt.compared_as is not None]
+    if len(members) < 2 or (compared_as := members[0].compared_as) is None:
         return None
-    statuses = {attempt.status for attempt in found}
+    statuses = {attempt.status for attempt in members}
     outcome: Literal["agreed", "differed", "failed"] = "differed"
     if "agreed" in statuses:
         outcome = "agreed"
     elif "error" in statuses or "aborted" in statuses:
         outcome = "failed"
-    return Comparison(tiers=tuple(sorted(attempt.tier for attempt in found)), outcome=outcome, compared_as=compared_as)
+    return Comparison(
+        tiers=tuple(sorted(attempt.tier for attempt in members)), outcome=outcome, compared_as=compared_as
+    )
 
 
 PassedApi = Literal["embedding", "rerank", "moderation", "image", "speech", "transcription"]
@@ -289,8 +291,8 @@ def inputs_reader(kind: type[Inputs]) -> Callable[[bytes], Inputs]:
     decode = msgspec.json.Decoder(msgspec.defstruct("_Decided", [("inputs", kind)])).decode
 
     def read(decision: bytes) -> Inputs:
-        found: Inputs = decode(decision).inputs  # type: ignore[attr-defined]
-        return found
+        inputs: Inputs = decode(decision).inputs  # type: ignore[attr-defined]
+        return inputs
 
     return read
 

@@ -34,12 +34,12 @@ def load_redaction(named: str) -> Redact:
     module, separator, function = named.partition(":")
     if separator and all(part.isidentifier() for part in module.split(".")):
         try:
-            found = getattr(importlib.import_module(module), function)
+            redaction = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError) as error:
             raise RedactionError(f"redaction {named!r}: {error}") from error
-        if not callable(found):
+        if not callable(redaction):
             raise RedactionError(f"redaction {named!r} is no function")
-        return _checked(found)
+        return _checked(redaction)
     return patterns_redaction(Path(named))
 
 
@@ -112,10 +112,10 @@ async def redacted_text(text: str | None, redact: RedactText | None) -> str | No
 
 def _checked(function: Callable[[str], Any]) -> Redact:
     def redact(text: str) -> str:
-        found = function(text)
-        if not isinstance(found, str):
-            raise TypeError(f"the redaction gave {type(found).__name__}, no text")
-        return found
+        kept = function(text)
+        if not isinstance(kept, str):
+            raise TypeError(f"the redaction gave {type(kept).__name__}, no text")
+        return kept
 
     return redact
 

@@ -52,14 +52,14 @@ class RedactionProcess:
     async def redacted(self, record: Record) -> Record:
         """Like `quality.records.redaction.redacted`."""
         try:
-            found = decoded(await self._asked(_RECORD + encoded(record), num_chars(record)))
+            redacted_record = decoded(await self._asked(_RECORD + encoded(record), num_chars(record)))
         except RedactionFailedError as error:
             log.error("the redaction of request %s %s; its texts are dropped", record.request_id, error)
             return without_texts(record)
-        assert isinstance(found, Record)
-        if record.messages is not None and found.messages is None:
+        assert isinstance(redacted_record, Record)
+        if record.messages is not None and redacted_record.messages is None:
             log.error("the redaction of request %s failed; its texts are dropped", record.request_id)
-        return found
+        return redacted_record
 
     async def text(self, text: str) -> str | None:
         """Return `text` as it may be stored; None if that fails (a `RedactText`)."""
@@ -68,10 +68,10 @@ class RedactionProcess:
         except RedactionFailedError as error:
             log.error("the redaction of a text %s; it is dropped", error)
             return None
-        found = msgspec.json.decode(answer, type=str | None)
-        if found is None:
+        redacted_text = msgspec.json.decode(answer, type=str | None)
+        if redacted_text is None:
             log.error("the redaction of a text failed; it is dropped")
-        return found
+        return redacted_text
 
     async def close(self) -> None:
         """End the process. Idempotent."""

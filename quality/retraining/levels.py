@@ -53,8 +53,8 @@ def related_folds(embedding: Float) -> npt.NDArray[np.uint8]:
 def related(embedding: Float) -> Numbers:
     """Return the number [n] of each prompt's group, from 0 on in the order of the prompts."""
     length = np.linalg.norm(embedding, axis=1, keepdims=True)
-    found = _groups(embedding / np.maximum(length, np.float32(1e-9)), ALIKE, len(embedding) // FOLDS)
-    _, first, numbers = np.unique(found, return_index=True, return_inverse=True)
+    groups = _groups(embedding / np.maximum(length, np.float32(1e-9)), ALIKE, len(embedding) // FOLDS)
+    _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[numbers]
 
 
@@ -131,10 +131,10 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learne
     for number, table in tables.items():
         by_table[fold == number] = np.clip(labels.classes[fold == number] @ table, 0.0, 1.0)
     groups = related(labels.embedding)
-    known = int((labels.told > 0).any(axis=1).sum())
+    told_rows = int((labels.told > 0).any(axis=1).sum())
     tried: list[_Tried] = []
     for above in ABOVE:
-        if known < above.least or len(tables) < 3:
+        if told_rows < above.least or len(tables) < 3:
             break
         heads = {
             number: fitted_level(above, labels.take(fold != number), fold[fold != number], prior) for number in tables
@@ -143,11 +143,11 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learne
         for number, head in heads.items():
             predicted[fold == number] = _p(head, labels.take(fold == number))
         tried.append(_Tried(above, heads, _compared(above.name, labels, by_table, predicted, groups, serving)))
-    better = [one for one in tried if one.level.adopted]
-    best = max(better, key=lambda one: (one.level.utility, one.level.gain), default=None)
+    better = [attempt for attempt in tried if attempt.level.adopted]
+    best = max(better, key=lambda attempt: (attempt.level.utility, attempt.level.gain), default=None)
     table_level = _compared("table", labels, by_prior, by_table, groups, serving)
     levels = [msgspec.structs.replace(table_level, adopted=True)]
-    levels += [msgspec.structs.replace(one.level, adopted=one is best) for one in tried]
+    levels += [msgspec.structs.replace(attempt.level, adopted=attempt is best) for attempt in tried]
     if best is None:
         return Learned(learned_table(labels, prior), None, NO_HEADS, levels)
     head = fitted_level(best.above, labels, fold, prior)
@@ -159,12 +159,12 @@ def fitted_level(above: Above, labels: Labels, fold: Folds, prior: Float) -> Lea
     weights = _weights(labels)
     errors = []
     for penalty in above.penalties:
-        found = np.zeros_like(labels.scores)
+        predicted = np.zeros_like(labels.scores)
         for number in np.unique(fold):
-            found[fold == number] = _p(
+            predicted[fold == number] = _p(
                 above.fit(labels.take(fold != number), prior, penalty), labels.take(fold == number)
             )
-        errors.append(float((weights * (found - np.nan_to_num(labels.scores)) ** 2).sum()))
+        errors.append(float((weights * (predicted - np.nan_to_num(labels.scores)) ** 2).sum()))
     return above.fit(labels, prior, above.penalties[int(np.argmin(errors))])
 
 

@@ -180,7 +180,7 @@ class _Retraining:
         changes = by_tenant.get(None, {})
         tiers, apart = self._settings.tiers or [""] * self._tiers, self._settings.keys_are_tenants
         tensors = await export_rows(self._engine, incumbent, tiers, by_tenant, apart)
-        asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
+        asked = (msgspec.json.encode(part).decode() for part in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)
         if not len(tensors["at"]):
             return await self._nothing_new(incumbent, hashed, "no verified outcome to train on is stored")
@@ -226,8 +226,8 @@ class _Retraining:
         reasons += await asyncio.to_thread(self._unfit, trained, incumbent)
         now, folder = self._clock(), Path(trained.path)
         async with registry_transaction(self._engine) as connection:
-            if (known := await self._versions.why_rolled_back(connection, trained.version)) is not None:
-                reasons.append(f"was rolled back before: {known}")
+            if (rolled_back := await self._versions.why_rolled_back(connection, trained.version)) is not None:
+                reasons.append(f"was rolled back before: {rolled_back}")
             if oldest <= await labels_count_from(connection):
                 reasons.append("the labels that it learned from have been reset meanwhile")
             accepted = not reasons

@@ -89,8 +89,8 @@ class RetrainRuns:
     async def advance(self, run: Run, step: str, now: float, fields: dict[str, Any] | None = None) -> None:
         """Store that `step` is reached, with the results so far, and audit it. Raises `LeaseLostError`."""
         async with self._engine.begin() as connection:
-            known = {"step": step, "lease_until": now + self.lease_seconds, **(fields or {})}
-            await self._update(connection, run, known)
+            updates = {"step": step, "lease_until": now + self.lease_seconds, **(fields or {})}
+            await self._update(connection, run, updates)
             await self._audit(connection, now, f"retrain.{step}", run.run_id, "the run goes on", fields)
 
     async def finish(
@@ -109,8 +109,8 @@ class RetrainRuns:
             .limit(1)
         )
         async with self._engine.connect() as connection:
-            found: str | None = await connection.scalar(query)
-        return found
+            data_hash: str | None = await connection.scalar(query)
+        return data_hash
 
     async def _made_since(self, connection: AsyncConnection, due: float) -> Made | None:
         query = (
@@ -118,8 +118,8 @@ class RetrainRuns:
             .where(retrain_runs.c.status != "running", retrain_runs.c.created_at >= due)
             .limit(1)
         )
-        found: str | None = await connection.scalar(query)
-        return None if found is None else Made(run_id=found)
+        run_id: str | None = await connection.scalar(query)
+        return None if run_id is None else Made(run_id=run_id)
 
     async def _take_over(self, trigger: str, now: float, due: float | None) -> Run | Busy | Made:
         query = select(retrain_runs).where(retrain_runs.c.status == "running")

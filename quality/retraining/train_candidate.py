@@ -71,10 +71,10 @@ def _judged(
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
     table = incumbent.adequacy if incumbent.kind == "measured" else None
     is_of_these_tiers = table is not None and table.shape == prior.shape
-    known, head = (table, incumbent.learned_head) if table is not None and is_of_these_tiers else (prior, None)
+    baseline, head = (table, incumbent.learned_head) if table is not None and is_of_these_tiers else (prior, None)
     compared = tensors["compare"].astype(np.bool_)
     ours = predicted_in_folds(labels, fold, prior, learned.heads)
-    theirs = predicted_by(labels.take(~compared), known, labels, head)
+    theirs = predicted_by(labels.take(~compared), baseline, labels, head)
     # Outcomes from before a tier's change do not predict how often it fails now.
     stale = ~np.isnan(labels.scores) & (_decay(tensors, order.changes, labels.scores.shape[1]) < 1.0)
     current = replace(labels, scores=np.where(stale, np.float32(np.nan), labels.scores))
@@ -122,32 +122,32 @@ def _decay(tensors: Tensors, changes: dict[int, float], weaker: int) -> Float:
 def predicted_in_folds(labels: Labels, fold: Folds, table: Float, heads: Mapping[int, LearnedHead] = NO_HEADS) -> Float:
     """Return P(as good) [n, tiers - 1] of each label's prompt from the labels of other folds, over `table` [4, tiers -
     1], or over the head of its fold, which learned from the other folds too."""
-    found = np.zeros(labels.scores.shape, np.float32)
+    predicted = np.zeros(labels.scores.shape, np.float32)
     for number in np.unique(fold):
         mine = fold == number
-        found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine), heads.get(int(number)))
-    return found
+        predicted[mine] = predicted_by(labels.take(~mine), table, labels.take(mine), heads.get(int(number)))
+    return predicted
 
 
 def rates_in_folds(labels: Labels, fold: Folds) -> Float:
     """Return [n, tiers - 1]: each tier's rate of good answers in the other folds, whatever the prompt."""
-    found = np.zeros(labels.scores.shape, np.float32)
+    rates = np.zeros(labels.scores.shape, np.float32)
     good = labels.told * np.nan_to_num(labels.scores)
     for number in np.unique(fold):
         others = fold != number
-        found[~others] = (good[others].sum(axis=0) + 1.0) / (labels.told[others].sum(axis=0) + 2.0)
-    return found
+        rates[~others] = (good[others].sum(axis=0) + 1.0) / (labels.told[others].sum(axis=0) + 2.0)
+    return rates
 
 
-def predicted_by(known: Labels, table: Float, asked: Labels, head: LearnedHead | None = None) -> Float:
-    """Return P(as good) [n, tiers - 1] of the prompts `asked` from the labels `known`, over `table` [4, tiers - 1] or
+def predicted_by(labels: Labels, table: Float, asked: Labels, head: LearnedHead | None = None) -> Float:
+    """Return P(as good) [n, tiers - 1] of the prompts `asked` from `labels`, over `table` [4, tiers - 1] or
     over the `head` that was fitted on them."""
-    if not len(known):
+    if not len(labels):
         scores: Float = asked.classes @ table
         if head is not None:
             scores = head.p(asked.classes, asked.embedding, asked.surface)
     else:
-        estimator = LocalEstimator(known, table, 0 if head is None else len(known), head=head)
+        estimator = LocalEstimator(labels, table, 0 if head is None else len(labels), head=head)
         scores = np.zeros(asked.scores.shape, np.float32)
         for key, context, tenant in {
             *zip(asked.key.tolist(), asked.context.tolist(), asked.tenant.tolist(), strict=True)

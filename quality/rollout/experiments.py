@@ -139,14 +139,14 @@ class Ending(NamedTuple):
     reason: str
 
 
-def ending_of(plan: Plan, found: Results) -> Ending | None:
+def ending_of(plan: Plan, results: Results) -> Ending | None:
     """Return how what was found ends the experiment; None while it continues. A verdict on quality goes first."""
-    if (verdict := concluded(plan, found.paired)) is not None:
+    if (verdict := concluded(plan, results.paired)) is not None:
         winner, reason = verdict
-        return Ending("done", msgspec.structs.replace(found, winner=winner), reason)
-    if (broken := next((one for one in found.guardrails if one.is_breached), None)) is not None:
-        return Ending("stopped", msgspec.structs.replace(found, breached=broken.measure), broken.reason)
-    return None if found.problem is None else Ending("stopped", found, found.problem)
+        return Ending("done", msgspec.structs.replace(results, winner=winner), reason)
+    if (broken := next((guarded for guarded in results.guardrails if guarded.is_breached), None)) is not None:
+        return Ending("stopped", msgspec.structs.replace(results, breached=broken.measure), broken.reason)
+    return None if results.problem is None else Ending("stopped", results, results.problem)
 
 
 class Experiments:
@@ -187,21 +187,21 @@ class Experiments:
             running = await self._running(connection)
         if running is None and self._registry.experiment() is None:
             return None
-        found = None if running is None else await self._results(running)
+        results = None if running is None else await self._results(running)
         async with registry_transaction(self._engine) as connection:
             now = await self._running(connection)
             if now is None:
                 self._registry.set_experiment(None)
-            if now is None or running is None or found is None or now.experiment_id != running.experiment_id:
+            if now is None or running is None or results is None or now.experiment_id != running.experiment_id:
                 return None
             if now.metrics is not None and now.metrics.looks > (running.metrics or Results()).looks:
                 # Another replica was faster with this look; a second one at the same level would raise it.
-                found = msgspec.structs.replace(found, looks=now.metrics.looks, guardrails=now.metrics.guardrails)
-            if (ending := ending_of(now.config, found)) is not None:
+                results = msgspec.structs.replace(results, looks=now.metrics.looks, guardrails=now.metrics.guardrails)
+            if (ending := ending_of(now.config, results)) is not None:
                 await self._end(connection, now, ending.status, ending.results, ACTOR, ending.reason)
                 return ending.reason
-            if found != now.metrics:
-                await self._set(connection, now, {"metrics": found})
+            if results != now.metrics:
+                await self._set(connection, now, {"metrics": results})
             self._registry.set_experiment(now.split)
         return None
 
@@ -240,8 +240,8 @@ class Experiments:
         )
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).all()
-        found = {arm: ArmStatistics(requests=count, cost_usd=cost, e2e_ms=e2e) for arm, count, cost, e2e in rows}
-        return {arm: found.get(arm, ArmStatistics()) for arm in ("a", "b")}
+        by_arm = {arm: ArmStatistics(requests=count, cost_usd=cost, e2e_ms=e2e) for arm, count, cost, e2e in rows}
+        return {arm: by_arm.get(arm, ArmStatistics()) for arm in ("a", "b")}
 
     def _choices(self, plan: Plan) -> tuple[Choice, Choice]:
         """Return what each arm chooses for a probe. Raises `ArtefactError`."""

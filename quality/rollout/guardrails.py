@@ -54,8 +54,8 @@ class Guardrails(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def margins(self) -> dict[Measure, float]:
-        given: dict[Measure, float | None] = {"cost": self.cost, "ttft": self.ttft, "e2e": self.e2e}
-        return {measure: margin for measure, margin in given.items() if margin is not None}
+        margin_by_measure: dict[Measure, float | None] = {"cost": self.cost, "ttft": self.ttft, "e2e": self.e2e}
+        return {measure: margin for measure, margin in margin_by_measure.items() if margin is not None}
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +107,13 @@ def judged(guardrails: Guardrails, samples: Samples, level: float, look: int) ->
     """Test every guardrail at look number `look`, from 1 on. `level`: of all guardrails at all looks together."""
     margins = guardrails.margins
     each = level / (max(1, len(margins)) * look * (look + 1))
-    found = []
+    guarded = []
     for measure, margin in margins.items():
         a, b = samples.get(("a", measure)), samples.get(("b", measure))
         p_value = 1.0
         if a is not None and b is not None and min(a.size, b.size) >= FEWEST_UNITS:
             p_value = exceeds_p_value(b, a, 1 + margin)
-        found.append(
+        guarded.append(
             Guarded(
                 measure=measure,
                 margin=margin,
@@ -125,7 +125,7 @@ def judged(guardrails: Guardrails, samples: Samples, level: float, look: int) ->
                 p_value=p_value,
             )
         )
-    return found
+    return guarded
 
 
 async def unit_samples(engine: AsyncEngine, experiment_id: str) -> Samples:
@@ -155,8 +155,8 @@ async def unit_samples(engine: AsyncEngine, experiment_id: str) -> Samples:
         rows = (await connection.execute(select(means.c.arm, *moments).group_by(means.c.arm))).all()
     samples: dict[tuple[str, Measure], Sample] = {}
     for arm, *numbers in rows:
-        for place, name in enumerate(values):
-            size, total, squares = numbers[3 * place : 3 * place + 3]
+        for index, name in enumerate(values):
+            size, total, squares = numbers[3 * index : 3 * index + 3]
             if size:
                 samples[arm, name] = sample_of(size, total, squares)
     return samples

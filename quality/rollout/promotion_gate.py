@@ -45,25 +45,25 @@ def class_gains(classes: Float, difference: Float) -> list[ClassGain]:
     if not len(classes):
         return []
     likeliest = classes.argmax(axis=1) + 1
-    known = [one for one in Complexity if np.count_nonzero(likeliest == one) >= MIN_ROWS]
-    if not known:
+    tested = [complexity for complexity in Complexity if np.count_nonzero(likeliest == complexity) >= MIN_ROWS]
+    if not tested:
         return []
-    z = NormalDist().inv_cdf(1.0 - CLASS_LEVEL / len(known))
-    found = []
-    for one in known:
-        mine = difference[likeliest == one]
+    z = NormalDist().inv_cdf(1.0 - CLASS_LEVEL / len(tested))
+    gains = []
+    for complexity in tested:
+        mine = difference[likeliest == complexity]
         mean, error = float(mine.mean()), float(mine.std(ddof=1)) / len(mine) ** 0.5
         high = round(mean + z * error, 6)
-        found.append(ClassGain(complexity=one.name, rows=len(mine), gain=round(mean, 6), high=high))
-    return sorted(found, key=lambda one: one.high)
+        gains.append(ClassGain(complexity=complexity.name, rows=len(mine), gain=round(mean, 6), high=high))
+    return sorted(gains, key=lambda gain: gain.high)
 
 
 def class_reasons(gains: Sequence[ClassGain]) -> list[str]:
     """Return a reason for each class that certainly loses."""
     return [
-        f"loses on the {one.rows} {one.complexity} rows: {one.gain:+.4f}, at most {one.high:+.4f}"
-        for one in gains
-        if one.high < -CLASS_TOLERANCE
+        f"loses on the {gain.rows} {gain.complexity} rows: {gain.gain:+.4f}, at most {gain.high:+.4f}"
+        for gain in gains
+        if gain.high < -CLASS_TOLERANCE
     ]
 
 
@@ -167,7 +167,7 @@ def judge_candidate(
 def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> list[TierCalibration]:
     """Return the calibration by tier with enough rows, of `ours` against what `theirs` allows; all [n, tiers - 1],
     `scores` with NaN for unobserved outcomes."""
-    found = []
+    calibrations = []
     for tier in range(1, scores.shape[1] + 1):
         seen = ~np.isnan(scores[:, tier - 1])
         if int(seen.sum()) < MIN_ROWS:
@@ -176,7 +176,7 @@ def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> li
         theirs_seen = theirs[seen, tier - 1].astype(np.float64)
         before = metrics.calibration_error(y, theirs_seen)
         nearer = (y - theirs_seen) ** 2 - (y - score) ** 2
-        found.append(
+        calibrations.append(
             TierCalibration(
                 tier=tier,
                 rows=len(y),
@@ -186,22 +186,22 @@ def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> li
                 slope=_slope(y, score),
             )
         )
-    return found
+    return calibrations
 
 
 def _slope(y: Float, p: Float) -> Estimate | None:
-    found = metrics.calibration_slope_interval(y, p)
-    if found is None or not np.isfinite(found).all():
+    interval = metrics.calibration_slope_interval(y, p)
+    if interval is None or not np.isfinite(interval).all():
         return None
-    return Estimate(*(round(part, 3) for part in found))
+    return Estimate(*(round(part, 3) for part in interval))
 
 
 def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
     """Return a reason for each tier whose probabilities are too far from the outcomes."""
     return [
-        f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
-        for one in calibration
-        if one.error > one.allowed and not one.sharper
+        f"tier {tier.tier}: calibration error {tier.error:.3f} on {tier.rows} rows is above {tier.allowed:.3f}"
+        for tier in calibration
+        if tier.error > tier.allowed and not tier.sharper
     ]
 
 
@@ -214,8 +214,8 @@ def _errors(scores: Float, p: Float) -> Float:
     """Return [n]: mean squared error over the observed tiers of each row."""
     seen = ~np.isnan(scores)
     squared = np.where(seen, (p - np.nan_to_num(scores)) ** 2, 0.0).sum(axis=1)
-    found: Float = squared / np.maximum(seen.sum(axis=1), 1)
-    return found
+    errors: Float = squared / np.maximum(seen.sum(axis=1), 1)
+    return errors
 
 
 def _compared(new: Labels, ours: Float, theirs: Float, error: Float, serving: Serving, seed: int) -> Compared | None:

@@ -92,15 +92,15 @@ class ClassifierVersions:
         query = select(classifier_versions.c.reason).where(
             classifier_versions.c.version == version, classifier_versions.c.status == "rolled_back"
         )
-        found: str | None = await connection.scalar(query)
-        return found
+        reason: str | None = await connection.scalar(query)
+        return reason
 
     async def _set(self, connection: AsyncConnection, version: str, fields: dict[str, Any]) -> None:
         mine = classifier_versions.c.version == version
         await connection.execute(update(classifier_versions).where(mine).values(**fields))
 
     async def _status(self, connection: AsyncConnection, version: str) -> str | None:
-        found: str | None = await connection.scalar(
+        status: str | None = await connection.scalar(
             select(classifier_versions.c.status).where(classifier_versions.c.version == version)
         )
-        return found
+        return status

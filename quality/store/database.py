@@ -223,12 +223,12 @@ async def downgrade(url: str, revision: str) -> None:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
         SchemaError: this version has no such revision; below its oldest one the database would be emptied.
     """
-    if revision not in (known := _revisions()):
+    if revision not in (revisions := _revisions()):
         raise SchemaError(
-            f"this version of AIO takes a schema back to {min(known)} at the earliest and knows it up to {max(known)}, "
-            f"so not to {revision!r}: an earlier one is that of a backup"
+            f"this version of AIO takes a schema back to {min(revisions)} at the earliest and knows it up to "
+            f"{max(revisions)}, so not to {revision!r}: an earlier one is that of a backup"
         )
-    if revision == max(known):
+    if revision == max(revisions):
         await migrate(url)
     else:
         await _run_alembic(_parse(url), "downgrade", revision)
@@ -291,16 +291,16 @@ def _is_in_wal_mode(database: Path) -> bool:
 
 def _refuse_unknown(url: URL, current: str) -> None:
     """Raise `SchemaError` for a revision after the newest or before the oldest one."""
-    known = _revisions()
-    if current > max(known):
+    revisions = _revisions()
+    if current > max(revisions):
         raise SchemaError(
             f"the database {_plain_url(url)} is newer than this version of AIO (schema {current}, known up to "
-            f"{max(known)}): install the version that wrote it, or restore a backup"
+            f"{max(revisions)}): install the version that wrote it, or restore a backup"
         )
-    if current < min(known):
+    if current < min(revisions):
         raise SchemaError(
             f"the database {_plain_url(url)} has schema {current}, and this version of AIO migrates schemas "
-            f"from {min(known)} on: run `aio migrate` of commit {_OLDEST_COMMIT} first"
+            f"from {min(revisions)} on: run `aio migrate` of commit {_OLDEST_COMMIT} first"
         )
 
 
@@ -348,13 +348,15 @@ def _engine(
     }
     if url.get_backend_name() == "postgresql":
         require_extra("postgres", "a PostgreSQL database")
-        query, given = postgres_arguments(url.query)
+        query, driver_args = postgres_arguments(url.query)
         limits = {
             "timeout": CONNECT_SECONDS,
             "command_timeout": statement_seconds,
             "connection_class": postgres_connection(),
         }
-        engine = create_async_engine(url.set(query=query), pool_pre_ping=True, connect_args=limits | given, **arguments)
+        engine = create_async_engine(
+            url.set(query=query), pool_pre_ping=True, connect_args=limits | driver_args, **arguments
+        )
         event.listen(engine.sync_engine, "handle_error", hide_values)
     else:
         # The driver begins transactions only before some statements, so we begin them ourselves.

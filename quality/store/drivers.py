@@ -138,16 +138,16 @@ def postgres_arguments(query: Mapping[str, Sequence[str] | str]) -> tuple[dict[s
     name = theirs.pop("fallback_application_name", None)
     for parameter, value in theirs.items():
         if parameter not in _LIBPQ and parameter not in _FIXED:
-            known = ", ".join(sorted([*_LIBPQ, *_FIXED, "connect_timeout", "fallback_application_name"]))
-            raise DatabaseUrlError(f"AIO_DATABASE_URL: the parameter {parameter!r:.64} is unknown; allowed are {known}")
+            names = ", ".join(sorted([*_LIBPQ, *_FIXED, "connect_timeout", "fallback_application_name"]))
+            raise DatabaseUrlError(f"AIO_DATABASE_URL: the parameter {parameter!r:.64} is unknown; allowed are {names}")
         allowed = _LIBPQ.get(parameter) or _FIXED.get(parameter, ())
         if allowed and value.lower() not in map(str.lower, allowed):
             raise DatabaseUrlError(f"AIO_DATABASE_URL: {parameter}={value!r:.64} is none of {', '.join(allowed)}")
     _require_files(theirs)
-    given = {parameter: value for parameter, value in theirs.items() if parameter in _LIBPQ}
+    libpq_args = {parameter: value for parameter, value in theirs.items() if parameter in _LIBPQ}
     if name is not None:
-        given.setdefault("application_name", name)
-    arguments: dict[str, Any] = {"dsn": f"postgresql:///?{urlencode(given)}"} if given else {}
+        libpq_args.setdefault("application_name", name)
+    arguments: dict[str, Any] = {"dsn": f"postgresql:///?{urlencode(libpq_args)}"} if libpq_args else {}
     if seconds is not None:
         arguments["timeout"] = _seconds(seconds)
     return ours, arguments

@@ -55,7 +55,7 @@ class Facets:
             "SELECT facet FROM found WHERE facet IS NOT NULL"
         )
         facets = (await connection.execute(statement, self._owner(chosen))).scalars()
-        wanted = [(place, str(chosen[name])) for place, name in enumerate(self.columns) if name in chosen]
+        wanted = [(position, str(chosen[name])) for position, name in enumerate(self.columns) if name in chosen]
         return [facet for facet in facets if _has(facet.split(SEPARATOR, len(self.columns) - 1), wanted)]
 
     async def among_newest(
@@ -82,14 +82,14 @@ class Facets:
         `bounds`: `limit`, and `since`, `until`, or `at` and `last`, the position after which rows are wanted.
         """
         if connection.dialect.name == "postgresql":
-            given = {"facets": list(facets), **bounds, **self._owner(chosen)}
-            return [key for _, key in (await connection.execute(self._lateral(chosen, bounds), given)).all()]
-        found: list[Any] = []
+            parameters = {"facets": list(facets), **bounds, **self._owner(chosen)}
+            return [key for _, key in (await connection.execute(self._lateral(chosen, bounds), parameters)).all()]
+        rows: list[Any] = []
         for begin in range(0, len(facets), MOST_AT_ONCE):
             some = facets[begin : begin + MOST_AT_ONCE]
-            found += (await connection.execute(self.statement(some, chosen, bounds))).all()
-        found.sort(reverse=True)
-        return [key for _, key in found[: bounds["limit"]]]
+            rows += (await connection.execute(self.statement(some, chosen, bounds))).all()
+        rows.sort(reverse=True)
+        return [key for _, key in rows[: bounds["limit"]]]
 
     def _lateral(self, chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
         """Return `statement` for any number of combinations, planned as one."""
@@ -110,11 +110,11 @@ class Facets:
         columns, order = f"created_at, {self._key}", f"ORDER BY created_at DESC, {self._key} DESC LIMIT :limit"
         parts = [
             f"SELECT * FROM (SELECT {columns} FROM {self._table} "  # noqa: S608
-            f"WHERE facet = :facet_{place}{among} {order}) AS part_{place}"
-            for place in range(len(facets))
+            f"WHERE facet = :facet_{index}{among} {order}) AS part_{index}"
+            for index in range(len(facets))
         ]
         statement = text(f"SELECT {columns} FROM ({' UNION ALL '.join(parts)}) AS newest {order}")  # noqa: S608
-        values = {f"facet_{place}": facet for place, facet in enumerate(facets)} | self._owner(chosen)
+        values = {f"facet_{index}": facet for index, facet in enumerate(facets)} | self._owner(chosen)
         return statement.bindparams(**bounds, **values)
 
     def _owner(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,13 +123,13 @@ class Facets:
     def _conditions(self, chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> list[str]:
         # The first part of the last condition only serves the index.
         behind = f"created_at <= :at AND (created_at < :at OR {self._key} < :last)"
-        known = {"since": "created_at >= :since", "until": "created_at < :until", "at": behind}
+        sql_by_bound = {"since": "created_at >= :since", "until": "created_at < :until", "at": behind}
         owned = [f"{self.owner} = :owner"] if self.owner in chosen else []
-        return owned + [sql for name, sql in known.items() if name in bounds]
+        return owned + [sql for name, sql in sql_by_bound.items() if name in bounds]
 
 
 def _has(values: Sequence[str], wanted: Sequence[tuple[int, str]]) -> bool:
-    return all(place < len(values) and values[place] == value for place, value in wanted)
+    return all(position < len(values) and values[position] == value for position, value in wanted)
 
 
 MOST = 1000
@@ -213,9 +213,9 @@ class Listing:
         async with engine.connect() as connection:
             if self.facets is not None and not self.facets.columns.isdisjoint(chosen):
                 query = await self._by_facets(connection, self.facets, chosen, limit, **bounds)
-            found = [dict(row) for row in (await connection.execute(query)).mappings()]
-        rows = found[:limit]
-        more = len(found) > limit
+            fetched = [dict(row) for row in (await connection.execute(query)).mappings()]
+        rows = fetched[:limit]
+        more = len(fetched) > limit
         return Page(rows=rows, next=self.cursor_of(rows[-1]) if more else None)
 
     def cursor_of(self, row: Mapping[str, Any]) -> str:
@@ -232,10 +232,10 @@ class Listing:
         until: float | None = None,
         cursor: str | None = None,
     ) -> Any:
-        given: dict[str, Any] = {"limit": limit + 1, "since": since, "until": until}
+        all_bounds: dict[str, Any] = {"limit": limit + 1, "since": since, "until": until}
         if cursor is not None:
-            given["at"], given["last"] = self._position(cursor)
-        bounds = {name: value for name, value in given.items() if value is not None}
+            all_bounds["at"], all_bounds["last"] = self._position(cursor)
+        bounds = {name: value for name, value in all_bounds.items() if value is not None}
         # Common values are found among the newest rows; rare values have few combinations.
         keys = await facets.among_newest(connection, chosen, bounds)
         if len(keys) <= limit:
@@ -253,14 +253,14 @@ class Listing:
     def _position(self, cursor: str) -> tuple[float, Any]:
         at, _, key = cursor.partition(":")
         try:
-            place = float(at), self.kind(self._key)(key)
+            position = float(at), self.kind(self._key)(key)
             if (
-                (isinstance(place[1], int) and abs(place[1]) > MOST_INTEGER)
+                (isinstance(position[1], int) and abs(position[1]) > MOST_INTEGER)
                 or "\0" in key
-                or not math.isfinite(place[0])
+                or not math.isfinite(position[0])
             ):
                 raise ValueError
-            return place
+            return position
         except ValueError:
             raise PageError(f"cursor {cursor[:64]!r} was not given by a page", "cursor") from None
 

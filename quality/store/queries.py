@@ -68,12 +68,12 @@ async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iter
     statement, values, converted = _prepared(connection.dialect, table)
     # By columns: many of them have no value in any row, and all rows of one are converted in one call.
     columns = [*zip(*map(values, rows), strict=True)]
-    for place, convert in converted:
-        column = columns[place]
+    for index, convert in converted:
+        column = columns[index]
         if (missing := column.count(None)) == 0:
-            columns[place] = tuple(map(convert, column))
+            columns[index] = tuple(map(convert, column))
         elif missing < len(column):
-            columns[place] = tuple([None if value is None else convert(value) for value in column])
+            columns[index] = tuple([None if value is None else convert(value) for value in column])
     await connection.exec_driver_sql(statement, [*zip(*columns, strict=True)])
 
 
@@ -84,12 +84,12 @@ def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.In
 
 @lru_cache(maxsize=16)
 def _prepared(dialect: Dialect, table: Table) -> _Prepared:
-    given = [column.name for column in table.c if column.computed is None]
-    compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
+    column_names = [column.name for column in table.c if column.computed is None]
+    compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=column_names)
     names = compiled.positiontup or []
     converted = [
-        (place, convert)
-        for place, kind in enumerate(table.c[name].type for name in names)
+        (index, convert)
+        for index, kind in enumerate(table.c[name].type for name in names)
         # Rows have numbers where such columns have.
         if not isinstance(kind, Float) and (convert := kind.dialect_impl(dialect).bind_processor(dialect)) is not None
     ]
@@ -139,16 +139,16 @@ async def exclude_erasures(connection: AsyncConnection) -> None:
 
 async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
     """Return the stored record, or None (`Ledger.find` also knows records that are not stored yet)."""
-    found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
-    return found[0] if found else None
+    records = await _records(engine, _select_records().where(requests.c.request_id == request_id))
+    return records[0] if records else None
 
 
 async def newest_answers(engine: AsyncEngine, tier: int, limit: int) -> list[Record]:
     """Return the `limit` newest stored chats that `tier` answered and whose texts are there, newest first."""
     r = requests.c
     answered = (r.messages.is_not(None), r.tier == tier, r.api == "chat", r.status == "ok")
-    found = await _records(engine, _select_records().where(*answered).order_by(r.created_at.desc()).limit(limit))
-    return [record for record in found if isinstance(record, Record)]
+    records = await _records(engine, _select_records().where(*answered).order_by(r.created_at.desc()).limit(limit))
+    return [record for record in records if isinstance(record, Record)]
 
 
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
@@ -219,8 +219,8 @@ RESET = "promotions.reset"
 async def labels_count_from(connection: AsyncConnection) -> float:
     """Return the epoch seconds of the last reset; labels up to then are forgotten. 0 without one."""
     last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
-    found: float | None = await connection.scalar(last)
-    return found or 0.0
+    reset_at: float | None = await connection.scalar(last)
+    return reset_at or 0.0
 
 
 async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
@@ -288,8 +288,8 @@ async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most:
     )
     async with engine.connect() as connection:
         rows = (await connection.execute(newest)).all()
-    found = [(key or "", _read_prices(decision)) for key, decision in reversed(rows)]
-    return [(key, priced.app, priced.costs[-1]) for key, priced in found if len(priced.costs) == tiers]
+    prices = [(key or "", _read_prices(decision)) for key, decision in reversed(rows)]
+    return [(key, priced.app, priced.costs[-1]) for key, priced in prices if len(priced.costs) == tiers]
 
 
 class _Priced(msgspec.Struct):
@@ -325,7 +325,7 @@ class RefusalCount(msgspec.Struct):
 async def add_refused(engine: AsyncEngine, counts: Iterable[tuple[float, RefusalKind, RefusalCount]]) -> None:
     """Add `counts`, at least one, each with the start of its minute (epoch seconds), to the stored ones."""
     # In one order in all processes, which otherwise could wait for each other.
-    rows = sorted((_row(*one) for one in counts), key=lambda row: str(row["refusal_id"]))
+    rows = sorted((_row(*refusal) for refusal in counts), key=lambda row: str(row["refusal_id"]))
     async with engine.begin() as connection:
         insert = insert_into(refused_requests, connection.dialect)
         await connection.execute(
@@ -366,8 +366,8 @@ def request_row(record: Recorded) -> dict[str, Any]:
         # As a row without any: most are, and each value of JSON has its price.
         row["consent"] = None
     # Nearly all requests have one attempt.
-    found = record.comparison if len(record.attempts) > 1 and record.is_made else None
-    row["compared"] = None if found is None else found.compared_as.kind
+    comparison = record.comparison if len(record.attempts) > 1 and record.is_made else None
+    row["compared"] = None if comparison is None else comparison.compared_as.kind
     row["estimated_usd"] = sum([attempt.cost_usd for attempt in record.attempts if attempt.estimated]) or None
     return row
 

@@ -42,8 +42,8 @@ class VerifiedComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def agreeing(tiers: Sequence[int], ends: Sequence[FinalAnswer | None]) -> list[int]:
     """Return the last of `tiers` and those that said the same, by their final answers `ends`; none if none did."""
-    found = [number for number, end in zip(tiers[:-1], ends[:-1], strict=True) if agree(end, ends[-1])]
-    return [tiers[-1], *found] if found else []
+    agreed = [number for number, end in zip(tiers[:-1], ends[:-1], strict=True) if agree(end, ends[-1])]
+    return [tiers[-1], *agreed] if agreed else []
 
 
 def is_lost(
@@ -60,7 +60,7 @@ def is_lost(
     if not decided:
         return (None if any(label == UNCERTAIN for label, _ in told) else not agree(end, reference)), 1.0
     # Of several labels one "worse" is enough, so it is that one's error which counts.
-    label, reliability = min(decided, key=lambda one: (one[0] != "worse", -(one[1] or 1.0)))
+    label, reliability = min(decided, key=lambda verdict: (verdict[0] != "worse", -(verdict[1] or 1.0)))
     return label == "worse", informedness(reliability)
 
 
@@ -81,23 +81,25 @@ async def read_agreements(engine: AsyncEngine, models: Mapping[int, str]) -> Agr
         kinds = select(requests.c.compared).where(requests.c.compared.is_not(None)).distinct()
         for kind in (await connection.scalars(kinds)).all():
             for row in (await connection.execute(_newest_requests(kind))).mappings():
-                found = _comparison(row, models)
-                if found is not None and found.outcome != "failed":
-                    table.compared(_place(row, found.compared_as), found.tiers, found.outcome == "agreed")
+                compared = _comparison(row, models)
+                if compared is not None and compared.outcome != "failed":
+                    table.compared(_place(row, compared.compared_as), compared.tiers, compared.outcome == "agreed")
         for row in (await connection.execute(_newest_verdicts())).mappings():
-            found = _comparison(row, models)
-            if found is not None and found.outcome == "agreed":
+            compared = _comparison(row, models)
+            if compared is not None and compared.outcome == "agreed":
                 informed = informedness(row["judge_reliability"])
-                table.verified(_place(row, found.compared_as), found.tiers, float(row["label"] == "worse"), informed)
+                table.verified(
+                    _place(row, compared.compared_as), compared.tiers, float(row["label"] == "worse"), informed
+                )
         for row in (await connection.execute(_newest_verified())).mappings():
             seen = msgspec.convert(row["compared"], VerifiedComparison)
             now = tuple(models.get(number) for number in seen.tiers)
             if seen.agreed is None or seen.models != now:
                 continue
-            place = _place(row, seen.compared_as)
-            table.compared(place, seen.tiers, seen.agreed)
+            context = _place(row, seen.compared_as)
+            table.compared(context, seen.tiers, seen.agreed)
             if seen.lost is not None:
-                table.verified(place, seen.tiers, float(seen.lost), seen.informed)
+                table.verified(context, seen.tiers, float(seen.lost), seen.informed)
     return table
 
 

@@ -90,10 +90,10 @@ class Families:
         name = _name(record)
         family = self._families.get(name)
         if family is None:
-            known = self._labels.get((record.key_id, app_of(_system(record))), 0)
-            if not known and not self._is_admitted(record.key_id):
+            label_count = self._labels.get((record.key_id, app_of(_system(record))), 0)
+            if not label_count and not self._is_admitted(record.key_id):
                 return None
-            family = self._families[name] = _Family(known)
+            family = self._families[name] = _Family(label_count)
             if len(self._families) > _MOST_FAMILIES:
                 self._families.popitem(last=False)
         self._families.move_to_end(name)
@@ -112,7 +112,11 @@ class Families:
 
 
 def _system(record: Record) -> str:
-    said = [one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer")]
+    said = [
+        message.get("content", "")
+        for message in record.messages or ()
+        if message.get("role") in ("system", "developer")
+    ]
     return "\n".join(said)
 
 

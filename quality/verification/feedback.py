@@ -170,9 +170,9 @@ class FeedbackDesk:
 
     async def _before(self, connection: AsyncConnection, record: Record) -> dict[str, Any] | None:
         """Return the label so far, its judge and all scores; None without one."""
-        known = (verifications.c.label, verifications.c.judge, verifications.c.scores)
+        columns = (verifications.c.label, verifications.c.judge, verifications.c.scores)
         mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
-        row = (await connection.execute(select(*known).where(*mine))).mappings().first()
+        row = (await connection.execute(select(*columns).where(*mine))).mappings().first()
         return None if row is None else dict(row)
 
     def _event(

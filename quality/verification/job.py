@@ -60,10 +60,10 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def seen(self) -> Seen:
         """What a model that judges has to see besides the last question: what came after it, and what was attached."""
-        start = max((place for place, one in enumerate(self.messages) if one.role == "user"), default=0)
+        start = max((index for index, message in enumerate(self.messages) if message.role == "user"), default=0)
         since = self.messages[start:]
-        text = "\n".join(f"{one.role}: {one.recorded_content()}" for one in since[1:])
-        return Seen(text=text, media=tuple(block for one in since for block in one.media))
+        text = "\n".join(f"{message.role}: {message.recorded_content()}" for message in since[1:])
+        return Seen(text=text, media=tuple(block for message in since for block in message.media))
 
 
 class StoredExchange(NamedTuple):
@@ -77,7 +77,9 @@ class StoredExchange(NamedTuple):
 def exchange_of(asked: GenerationRequest, answer: CollectedChoice) -> Exchange | None:
     """Return the turn of a request and its answer; None where texts alone repeat it."""
     messages = asked.messages or []
-    if asked.tooling is None and not any(one.media or one.calls or one.role == "tool" for one in messages):
+    if asked.tooling is None and not any(
+        message.media or message.calls or message.role == "tool" for message in messages
+    ):
         return None
     return Exchange(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
 
@@ -112,8 +114,8 @@ def exchange_from(body: dict[str, Any] | None, tools: list[dict[str, Any]] | Non
         return Exchange(messages=(), tooling=Tooling(tools=()))
     if turn is None or turn.tooling is None or tools is None:
         return turn
-    known = msgspec.convert(tools, tuple[Tool, ...])
-    return msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=known))
+    converted = msgspec.convert(tools, tuple[Tool, ...])
+    return msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=converted))
 
 
 async def redacted_exchange(turn: Exchange, redact: RedactText) -> Exchange | None:
@@ -146,10 +148,10 @@ class _Redaction:
 
     async def text(self, text: str) -> str:
         if text and text not in self._known:
-            found = await self._redact(text)
-            if found is None:
+            redacted = await self._redact(text)
+            if redacted is None:
                 raise _NotRedactedError
-            self._known[text] = found
+            self._known[text] = redacted
         return self._known.get(text, "")
 
     async def message(self, message: Turn) -> Turn:
@@ -163,15 +165,15 @@ class _Redaction:
         return message.with_blocks(made.blocks)
 
     async def calls(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
-        found = []
+        redacted = []
         for call in calls:
             arguments = call.parsed_arguments()
             if isinstance(arguments, str):
                 kept = await self.text(call.arguments)
             else:
                 kept = json.dumps(await self.value(arguments), ensure_ascii=False)
-            found.append(msgspec.structs.replace(call, arguments=kept))
-        return tuple(found)
+            redacted.append(msgspec.structs.replace(call, arguments=kept))
+        return tuple(redacted)
 
     async def tooling(self, tooling: Tooling) -> Tooling:
         tools = [
@@ -189,11 +191,11 @@ class _Redaction:
         if isinstance(value, str):
             return await self.text(value)
         if isinstance(value, list):
-            return [await self.value(one, grammatical) for one in value]
+            return [await self.value(item, grammatical) for item in value]
         if isinstance(value, dict):
             return {
-                name: one if _is_grammar(name, one, grammatical) else await self.value(one, grammatical)
-                for name, one in value.items()
+                name: field if _is_grammar(name, field, grammatical) else await self.value(field, grammatical)
+                for name, field in value.items()
             }
         return value
 

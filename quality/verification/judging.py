@@ -210,20 +210,20 @@ def comparing_by(panel: Panel, job: VerificationJob, number: int, answer: Reply,
     if finding.judge == json_answers.NAME:
         tooling = None if job.turn is None else job.turn.tooling
 
-        async def by_calls(one: Reply, other: Reply) -> JudgeVerdict:
-            return json_answers.judge_calls(tooling, one.calls, other.calls)
+        async def by_calls(reply: Reply, reference: Reply) -> JudgeVerdict:
+            return json_answers.judge_calls(tooling, reply.calls, reference.calls)
 
         return Comparing("agreement" if _flaw(job, number, answer) is None else "check", by_calls)
-    known = panel.named(finding.judge)
-    if known is None:
+    panel_judge = panel.named(finding.judge)
+    if panel_judge is None:
         return None
-    judge = known.having_seen(seen_with(job))
+    judge = panel_judge.having_seen(seen_with(job))
 
-    async def by_text(one: Reply, other: Reply) -> JudgeVerdict:
+    async def by_text(reply: Reply, reference: Reply) -> JudgeVerdict:
         return await judge.judge(
             prompt=prompt_text(job.messages),
-            answer=one.text,
-            reference_answer=other.text,
+            answer=reply.text,
+            reference_answer=reference.text,
             response_format=job.response_format,
         )
 

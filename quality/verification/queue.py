@@ -221,11 +221,11 @@ class VerificationQueue:
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             added = await _insert(connection, record, drawn, now, tier=tier, model=model, status="pending", **waits)
             if added and digest is not None:
-                known = insert_into(tool_definitions, connection.dialect).values(
+                statement = insert_into(tool_definitions, connection.dialect).values(
                     digest=digest, key_id=record.key_id, tools=tools, used_at=now
                 )
                 await connection.execute(
-                    known.on_conflict_do_update(index_elements=[tool_definitions.c.digest], set_={"used_at": now})
+                    statement.on_conflict_do_update(index_elements=[tool_definitions.c.digest], set_={"used_at": now})
                 )
             return added
 

@@ -273,10 +273,10 @@ def _keyed(key: str) -> "hashlib.blake2b":
 def is_eligible(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be looked at; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
-    place = uniform(record.request_id, settings.key)
+    uniform_draw = uniform(record.request_id, settings.key)
     # A prompt's novelty is at most 1, so that it is looked at only where it may decide.
-    may_be_cold = settings.cold_start_usd > 0.0 and place < settings.cold_start_rate
-    if place < max(rate, _cold_start_ceiling(record, settings) if may_be_cold else settings.least_rate):
+    may_be_cold = settings.cold_start_usd > 0.0 and uniform_draw < settings.cold_start_rate
+    if uniform_draw < max(rate, _cold_start_ceiling(record, settings) if may_be_cold else settings.least_rate):
         return True
     return uniform(record.request_id, f"{settings.key}/probe") < max(settings.probe_rate, settings.least_probe_rate)
 
@@ -392,7 +392,9 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
     if record.status == "ok" and record.finish_reason == "length":
         # It cannot be compared fairly with a complete one.
         return "cut off"
-    if not has_turn and (record.finish_reason == "tool_calls" or any("attachments" in one for one in record.messages)):
+    if not has_turn and (
+        record.finish_reason == "tool_calls" or any("attachments" in message for message in record.messages)
+    ):
         return "not kept"
     if record.status != "ok" or record.finish_reason not in ("stop", "tool_calls") or not record.answer.strip():
         return "not answered"

@@ -52,12 +52,12 @@ def outcomes_of_tiers(
         return list(outcomes) if len(outcomes) == len(tiers) else None
     if len(owners) != len(outcomes) or owners[-1] != tiers[-1]:
         return None
-    known = dict(zip(owners, outcomes, strict=True))
-    found: list[Value | None] = [known.get(tier) for tier in tiers[:-1]]
-    if all(outcome is None for outcome in found):
+    outcome_by_owner = dict(zip(owners, outcomes, strict=True))
+    mapped: list[Value | None] = [outcome_by_owner.get(tier) for tier in tiers[:-1]]
+    if all(outcome is None for outcome in mapped):
         return None
-    found.append(outcomes[-1])
-    return found
+    mapped.append(outcomes[-1])
+    return mapped
 
 
 Float = npt.NDArray[np.float32]
@@ -70,8 +70,8 @@ def without_errors(outcomes: Float, informed: Float) -> Float:
     """Return `outcomes`, 1, 0 or NaN, without the errors of judges of the informedness `informed`, both of one shape:
     on average what is true, and for one outcome above 1 or below 0."""
     within: Float = np.clip(informed, LEAST_INFORMED, 1.0)
-    found: Float = ((outcomes - 0.5) / within + 0.5).astype(np.float32)
-    return found
+    corrected: Float = ((outcomes - 0.5) / within + 0.5).astype(np.float32)
+    return corrected
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,15 +147,15 @@ def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.fl
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
     """Encode `messages` by `model`'s encoder."""
-    given = routing_input(messages)
-    turn, predictor = model.encode(given), ClassPredictor(model)
-    whole = np.array(predictor.whole_classes(given, turn), np.float32)
+    prompt_input = routing_input(messages)
+    turn, predictor = model.encode(prompt_input), ClassPredictor(model)
+    whole = np.array(predictor.whole_classes(prompt_input, turn), np.float32)
     return EncodedPrompt(
         feature_spec=feature_spec(model.manifest),
         embedding=turn.embedding.astype(_F4).tobytes(),
         features=np.concatenate([turn.features, whole]).astype(_F4).tobytes(),
-        classes=[round(p, 4) for p in predictor.classes(given, turn)],
-        app=given.app or None,
+        classes=[round(p, 4) for p in predictor.classes(prompt_input, turn)],
+        app=prompt_input.app or None,
     )
 
 

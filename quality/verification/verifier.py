@@ -363,8 +363,8 @@ class Verifier:
 
     def _to_compare(self, job: VerificationJob) -> VerifiedComparison | None:
         """Return what is compared; None if a reload removed one of its tiers."""
-        known = job.compared is not None and all(number in self._tiers for number in job.compared.tiers)
-        return job.compared if known else None
+        has_all_tiers = job.compared is not None and all(number in self._tiers for number in job.compared.tiers)
+        return job.compared if has_all_tiers else None
 
     async def _compared(self, run: _Run, reference: Reply, verdicts: dict[int, Verdict]) -> VerifiedComparison | None:
         """Ask the cheap tiers that have not answered, once each, and compare; `verdicts` by tier are known. Without all
@@ -376,8 +376,8 @@ class Verifier:
         if not reference.is_whole:
             return wanted
         replies: list[Reply] = []
-        for place, number in enumerate(wanted.tiers):
-            reply = await self._answer_if_it_can(run, number, second=number in wanted.tiers[:place])
+        for index, number in enumerate(wanted.tiers):
+            reply = await self._answer_if_it_can(run, number, second=number in wanted.tiers[:index])
             if reply is None or not reply.is_whole:
                 return wanted
             replies.append(reply)
@@ -408,9 +408,9 @@ class Verifier:
         """Return the tier's answer: the served one, or a new one; `second`: another one of the same tier."""
         if number == run.job.served_tier and not second:
             return served_reply(run.job)
-        known = run.answers.get((number, second))
-        if known is not None:
-            return known
+        earlier = run.answers.get((number, second))
+        if earlier is not None:
+            return earlier
         if (hidden := hidden_from(self._tiers[number], run.job.consent, "reuse")) is not None:
             raise TierError(f"tier {number} is not asked: {hidden}")
         if not self.asked.takes(number, run.job):
@@ -422,11 +422,11 @@ class Verifier:
                 run.waited.seconds += delta.end.times.queue_seconds
                 run.bill.append(self._terms.price_usd(number, delta.end.usage))
                 cost_usd += run.bill[-1]
-        given = Reply(
+        reply = Reply(
             text=answer.text, calls=tuple(answer.tool_calls), finish_reason=answer.finish_reason, cost_usd=cost_usd
         )
-        run.answers[number, second] = given
-        return given
+        run.answers[number, second] = reply
+        return reply
 
     def _request(self, job: VerificationJob, number: int, *, second: bool = False) -> GenerationRequest:
         grammar = _grammar(job.response_format)
