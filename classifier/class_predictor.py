@@ -94,16 +94,16 @@ class ClassPredictor:
         """[4, tiers - 1]: P(as good as the strongest) by class, learned for this catalogue or else the prior."""
         return self._table
 
-    def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
-        """Return P of the four classes of the prompt `given`, encoded as `turn`, by the n-gram model, as labels keep
+    def classes(self, prompt: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
+        """Return P of the four classes of `prompt`, encoded as `turn`, by the n-gram model, as labels keep
         them: the mixture of those of its readings. `tokens`: the words of its turn, where they were split before."""
 
         def read(reading: RoutingInput) -> list[float]:
-            if reading is given:
-                return self._classes_of_turn(given, turn, tokens)
+            if reading is prompt:
+                return self._classes_of_turn(prompt, turn, tokens)
             return self._classes_of_turn(reading)
 
-        return _mixed(given, read)
+        return _mixed(prompt, read)
 
     def whole_classes(
         self, prompt: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None
@@ -144,23 +144,23 @@ class ClassPredictor:
 
     def prediction(
         self,
-        given: RoutingInput,
+        prompt: RoutingInput,
         turn: EncodedTurn,
         own: OwnOutcomes | None = None,
         tokens: Sequence[str] | None = None,
     ) -> Prediction:
-        """Return the prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
+        """Return the prediction for `prompt`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
         `tokens` as in `classes`.
 
         Novelty is that of the tier with most labels of such prompts: 1 without any.
         """
         encoder = self._encoder
         if encoder is None:
-            classes = self.classes(given, turn, tokens)
+            classes = self.classes(prompt, turn, tokens)
         else:
-            classes = _mixed(given, lambda reading: encoder.probabilities(reading.turn))
-        whole = [] if own is None else self.whole_classes(given, turn, tokens)
-        return self._prediction(given, turn, classes, own, whole)
+            classes = _mixed(prompt, lambda reading: encoder.probabilities(reading.turn))
+        whole = [] if own is None else self.whole_classes(prompt, turn, tokens)
+        return self._prediction(prompt, turn, classes, own, whole)
 
     def _prediction(
         self,
@@ -170,16 +170,16 @@ class ClassPredictor:
         own: OwnOutcomes | None,
         whole: Sequence[float],
     ) -> Prediction:
-        known = None if own is None else own.estimate(prompt, turn, classes, whole)
-        if known is None and self.head is not None:
+        estimate = None if own is None else own.estimate(prompt, turn, classes, whole)
+        if estimate is None and self.head is not None:
             p_ok = self.head.p(*self._inputs(turn, classes)).tolist()
             labels, good = self._measured_labels(classes)
-        elif known is None:
+        elif estimate is None:
             simple, medium, complex_, expert = classes
             p_ok = [simple * a + medium * b + complex_ * c + expert * d for a, b, c, d in self._by_tier]
             labels, good = self._measured_labels(classes)
         else:
-            p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
+            p_ok, labels, good = estimate.p_ok.tolist(), estimate.labels.tolist(), estimate.good.tolist()
         if isinstance(self.head, RefittedClasses):
             classes = self._refitted(self.head, turn, classes)
         # Whole parts of one: what `round` returns, which goes by way of a text.
@@ -189,7 +189,7 @@ class ClassPredictor:
             labels=[int(count * 10.0 + 0.5) / 10.0 for count in labels],
             good_labels=[int(count * 10.0 + 0.5) / 10.0 for count in good],
             kind=self._kind,
-            novelty=1.0 if known is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(known.labels.max())), 4),
+            novelty=1.0 if estimate is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(estimate.labels.max())), 4),
             classifier_version=self._version,
             from_others=own is not None and own.uses_others(prompt),
             material=list(prompt.material),
@@ -198,8 +198,8 @@ class ClassPredictor:
 
     def _refitted(self, head: RefittedClasses, turn: EncodedTurn, classes: list[float]) -> list[float]:
         """Return P of the classes by the class model that was refitted to this catalogue."""
-        found: list[float] = head.classes(*self._inputs(turn, classes)).tolist()
-        return found
+        probabilities: list[float] = head.classes(*self._inputs(turn, classes)).tolist()
+        return probabilities
 
     def _inputs(self, turn: EncodedTurn, classes: list[float]) -> tuple[Float, Float, Float]:
         surface = standardised(turn.features, self._complexity.centre, self._complexity.scale)

@@ -112,10 +112,10 @@ def evidence_features(
 
 def with_agreement(evidence: Float, agreement: npt.NDArray[np.floating] | float) -> Float:
     """Return `evidence` [..., e] with the known `agreement` [...] of another answer."""
-    known = evidence.copy()
-    known[..., EVIDENCE_NAMES.index("agreement_known")] = 1.0
-    known[..., EVIDENCE_NAMES.index("agreement")] = agreement
-    return known
+    filled = evidence.copy()
+    filled[..., EVIDENCE_NAMES.index("agreement_known")] = 1.0
+    filled[..., EVIDENCE_NAMES.index("agreement")] = agreement
+    return filled
 
 
 def _quantiles(uncertainty: Sequence[float]) -> tuple[float, ...]:
@@ -123,8 +123,8 @@ def _quantiles(uncertainty: Sequence[float]) -> tuple[float, ...]:
     values = np.nan_to_num(np.asarray(uncertainty, np.float64), nan=0.0, posinf=1e6, neginf=0.0)
     if not len(values):
         return (0.0,) * 5
-    found = np.quantile(np.clip(values, 0.0, 1e6), (0.1, 0.5, 0.9, 1.0))
-    return (1.0, *np.log1p(found).tolist())
+    quantiles = np.quantile(np.clip(values, 0.0, 1e6), (0.1, 0.5, 0.9, 1.0))
+    return (1.0, *np.log1p(quantiles).tolist())
 
 
 def _ends_mid_sentence(last_line: str) -> bool:
@@ -134,7 +134,7 @@ def _ends_mid_sentence(last_line: str) -> bool:
 def _repetition(text: str) -> float:
     """Return the share of `NGRAM`-word runs that occurred before."""
     words = _WORD.findall(text.casefold())
-    runs = list(zip(*(words[place:] for place in range(NGRAM)), strict=False))
+    runs = list(zip(*(words[offset:] for offset in range(NGRAM)), strict=False))
     return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
 
 
@@ -271,9 +271,9 @@ def model_from(spec: JudgedTier, tensors: Tensors) -> EvidenceModel:
         raise ArtefactError(f"{error} is missing. Fit the probes again.") from error
     e, t = len(EVIDENCE_NAMES), len(spec.judges)
     wanted = ((e,), (e,), (e, t), (t,), (t,))
-    found = tuple(part.shape for part in head)
-    if found != wanted:
-        raise ArtefactError(f"{name} has shapes {found}, expected {wanted}. Fit the probes again.")
+    shapes = tuple(part.shape for part in head)
+    if shapes != wanted:
+        raise ArtefactError(f"{name} has shapes {shapes}, expected {wanted}. Fit the probes again.")
     if not all(np.isfinite(part).all() for part in head) or not (head.scale > 0).all():
         raise ArtefactError(f"{name} holds values that are not finite, or scales not above 0. Fit the probes again.")
     return EvidenceModel(spec, head)
@@ -330,9 +330,9 @@ def load_probes(folder: Path) -> EvidenceModels:
     path = folder / PROBES
     try:
         blob = path.read_bytes()
-        found = hashlib.sha256(blob).hexdigest()
-        if found != manifest.sha256:
-            raise ArtefactError(f"{path}: SHA-256 is {found[:12]}…, the manifest says {manifest.sha256[:12]}….")
+        sha256 = hashlib.sha256(blob).hexdigest()
+        if sha256 != manifest.sha256:
+            raise ArtefactError(f"{path}: SHA-256 is {sha256[:12]}…, the manifest says {manifest.sha256[:12]}….")
         tensors = dict(load(blob))
     except (OSError, SafetensorError, ValueError) as error:
         raise ArtefactError(f"{path}: {error}. Fit the probes again.") from error
@@ -378,10 +378,10 @@ def load_probe_manifest(folder: Path) -> ProbeManifest:
     path = folder / MANIFEST
     try:
         content = path.read_bytes()
-        found = msgspec.json.decode(content, type=_Version).schema_version
-        if found != SCHEMA_VERSION:
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version != SCHEMA_VERSION:
             raise ArtefactError(
-                f"{path}: schema version {found}; this program reads {SCHEMA_VERSION}. Run `aio classifier collect` "
+                f"{path}: schema version {version}; this program reads {SCHEMA_VERSION}. Run `aio classifier collect` "
                 "into a new folder and `aio classifier probes` on it again."
             )
         manifest = msgspec.json.decode(content, type=ProbeManifest)

@@ -73,21 +73,21 @@ class BatchPredictor:
         self._target = threshold_of(quality_target)
 
     def predict(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
-        found: list[PromptPrediction] = []
+        predictions: list[PromptPrediction] = []
         for start in range(0, len(rows), BATCH):
-            found += self._batch(rows[start : start + BATCH])
-        return found
+            predictions += self._batch(rows[start : start + BATCH])
+        return predictions
 
     def _batch(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
         prompts = [routing_input_of_text(row.prompt) for row in rows]
-        found = []
-        for row, given, turn in zip(rows, prompts, encode_turns(self.model.encoder, prompts), strict=True):
-            said = self._predictor.prediction(given, turn)
+        predictions = []
+        for row, prompt, turn in zip(rows, prompts, encode_turns(self.model.encoder, prompts), strict=True):
+            said = self._predictor.prediction(prompt, turn)
             inputs = PolicyInputs(
                 prediction=said, costs=self._costs, quality_target=self._target, tau=self._target, objective="utility"
             )
-            found.append(PromptPrediction(row.id, said.p_ok, decide(inputs).tier, said.novelty, said.classes))
-        return found
+            predictions.append(PromptPrediction(row.id, said.p_ok, decide(inputs).tier, said.novelty, said.classes))
+        return predictions
 
 
 def predict_lines(
@@ -105,8 +105,8 @@ def predict_lines(
     `processes`: the number of worker processes, by default the machine's cores if there is enough work; memory stays
     bounded for any number of `rows`. Raises `ArtefactError`.
     """
-    given = iter(rows)
-    first = list(islice(given, WORTH_A_PROCESS))
+    remaining = iter(rows)
+    first = list(islice(remaining, WORTH_A_PROCESS))
     wanted = usable_cpus() if processes is None else processes
     # Check here, so that the reason is reported once and not by every process.
     model = accepted_artefact(folder, catalogue_fingerprint)
@@ -114,7 +114,7 @@ def predict_lines(
     alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
     if wanted == 1 or (processes is None and alone):
         predictor = BatchPredictor(model, quality_target, prior)
-        for batch in _batches(first, given):
+        for batch in _batches(first, remaining):
             yield len(batch), _lines(predictor, batch)
         return
     # One process per core: threads within matrix products would only compete.
@@ -123,7 +123,7 @@ def predict_lines(
         wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint, prior)
     ) as pool:
         waiting: deque[tuple[int, Future[bytes]]] = deque()
-        for batch in _batches(first, given):
+        for batch in _batches(first, remaining):
             waiting.append((len(batch), pool.submit(_work, batch)))
             if len(waiting) > 3 * wanted:
                 count, done = waiting.popleft()
@@ -140,7 +140,7 @@ def _batches(first: list[PromptRow], rest: Iterator[PromptRow]) -> Iterator[list
 
 
 def _lines(predictor: BatchPredictor, rows: list[PromptRow]) -> bytes:
-    return b"".join(msgspec.json.encode(one) + b"\n" for one in predictor.predict(rows))
+    return b"".join(msgspec.json.encode(prediction) + b"\n" for prediction in predictor.predict(rows))
 
 
 _predictor: BatchPredictor | None = None
@@ -184,9 +184,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
-    given, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
-    turn = model.encode(given)
-    prediction, target = predictor.prediction(given, turn), threshold_of(None)
+    prompt, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
+    turn = model.encode(prompt)
+    prediction, target = predictor.prediction(prompt, turn), threshold_of(None)
     decision = decide(
         PolicyInputs(
             prediction=prediction,
@@ -196,7 +196,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
             objective="utility",
         )
     )
-    request = given.request
+    request = prompt.request
     features = model.encode(request).features.tolist()[: len(FEATURE_NAMES)]
     return Explanation(
         id=row.id,

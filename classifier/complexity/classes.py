@@ -44,11 +44,11 @@ def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float
 
     `classes`: P of the four classes, ascending.
     """
-    found = [
+    p_adequate = [
         sum(p * _ADEQUATE[complexity][kind - 1] for p, complexity in zip(classes, Complexity, strict=True))
         for kind in like
     ]
-    return [*found[:-1], 1.0]
+    return [*p_adequate[:-1], 1.0]
 
 
 def adequacies(like: Sequence[Complexity]) -> Float:
@@ -62,4 +62,4 @@ def like_of(tiers: int) -> tuple[Complexity, ...]:
     """Return the default kinds of `tiers` tiers: spread evenly from the weakest to the strongest."""
     if tiers == 1:
         return (Complexity.EXPERT,)
-    return tuple(Complexity(1 + round(3 * place / (tiers - 1))) for place in range(tiers))
+    return tuple(Complexity(1 + round(3 * index / (tiers - 1))) for index in range(tiers))

@@ -53,14 +53,14 @@ def save_classes(folder: Path, weight: Float, bias: Float) -> None:
     save_file({"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}, folder / CLASSES)
 
 
-def load_classes(given: str, registry: Path) -> EncoderClasses:
-    """Load the encoder in the folder `given`, or the one of that hash in `encoders/` of the `registry`.
+def load_classes(checkpoint: str, registry: Path) -> EncoderClasses:
+    """Load the encoder in the folder `checkpoint`, or the one of that hash in `encoders/` of the `registry`.
 
     Raises `CheckpointError` if it is missing, was changed, has no such layer, or cannot be served here.
     """
-    kept = registry / CHECKPOINTS / given
-    is_kept = "/" not in given and kept.is_dir()
-    folder = kept if is_kept else Path(given).expanduser()
+    kept = registry / CHECKPOINTS / checkpoint
+    is_kept = "/" not in checkpoint and kept.is_dir()
+    folder = kept if is_kept else Path(checkpoint).expanduser()
     sha256 = checkpoint_sha256(folder)
     if is_kept and kept != checkpoint_folder(registry, sha256):
         raise CheckpointError(f"{folder}: SHA-256 is {sha256[:16]}…; the files were changed. Restore them.")

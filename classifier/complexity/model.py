@@ -111,10 +111,10 @@ class ComplexityModel:
     def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
         """Return P of the four classes of a turn, ascending, from its `tokens`, `features` [f] and `embedding` [d]."""
         if KERNELS is not None:
-            found: list[float] = KERNELS.class_probabilities(
+            probabilities: list[float] = KERNELS.class_probabilities(
                 self._native, self.trees.native, turn.lower(), tokens, features, embedding
             )
-            return found
+            return probabilities
         linear = self._linear_logits(turn, tokens, features, embedding)
         logits = linear + self.tree_bias
         self.trees.add_to(logits, np.concatenate((features, linear)))
@@ -155,13 +155,13 @@ def standardised(features: Float, centre: Float, scale: Float) -> Float:
 
 def class_probabilities(logits: Sequence[float]) -> list[float]:
     """Return P of each class from the logits of P(class <= k); a running maximum orders cuts that cross."""
-    found: list[float] = []
+    probabilities: list[float] = []
     below = 0.0
     for logit in logits:
         cumulative = max(below, 1.0 / (1.0 + math.exp(-min(max(logit, -_MOST_LOGIT), _MOST_LOGIT))))
-        found.append(cumulative - below)
+        probabilities.append(cumulative - below)
         below = cumulative
-    clipped = [max(p, LEAST) for p in (*found, 1.0 - below)]
+    clipped = [max(p, LEAST) for p in (*probabilities, 1.0 - below)]
     total = sum(clipped)
     return [p / total for p in clipped]
 

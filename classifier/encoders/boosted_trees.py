@@ -78,15 +78,15 @@ class Trees:
     @classmethod
     def from_tensors(cls, tensors: Tensors, *, features: int, heads: int) -> "Trees":
         """Rebuild the trees from `tensors`. Raises KeyError for a missing one, ValueError for invalid arrays."""
-        given = {name: tensors[f"encoder.tree_{name}"] for name in TreeArrays._fields}
+        stored = {name: tensors[f"encoder.tree_{name}"] for name in TreeArrays._fields}
         arrays = TreeArrays(
-            feature=given["feature"].astype(np.int32),
-            threshold=given["threshold"].astype(np.float32),
-            left=given["left"].astype(np.int32),
-            right=given["right"].astype(np.int32),
-            value=given["value"].astype(np.float32),
-            root=given["root"].astype(np.int32),
-            head=given["head"].astype(np.int32),
+            feature=stored["feature"].astype(np.int32),
+            threshold=stored["threshold"].astype(np.float32),
+            left=stored["left"].astype(np.int32),
+            right=stored["right"].astype(np.int32),
+            value=stored["value"].astype(np.float32),
+            root=stored["root"].astype(np.int32),
+            head=stored["head"].astype(np.int32),
         )
         return cls(arrays, features=features, heads=heads)
 

@@ -58,10 +58,10 @@ def checkpoint_sha256(folder: Path) -> str:
 
 def verify_checkpoint(folder: Path, sha256: str) -> None:
     """Raise `CheckpointError` unless the checkpoint in `folder` has that hash."""
-    found = checkpoint_sha256(folder)
-    if found != sha256:
+    actual = checkpoint_sha256(folder)
+    if actual != sha256:
         raise CheckpointError(
-            f"{folder}: SHA-256 is {found[:12]}…, the artefact was trained on {sha256[:12]}…; the checkpoint was "
+            f"{folder}: SHA-256 is {actual[:12]}…, the artefact was trained on {sha256[:12]}…; the checkpoint was "
             "changed. Restore it or train the artefact again."
         )
 

@@ -103,15 +103,15 @@ class PrincipalDirections:
 
 def standardised(states: Float, mean: Float, scale: Float) -> Float:
     """Return `states` [n, hidden] in standard deviations from the mean, at most `CLIP`."""
-    found: Float = np.clip((states - mean) / scale, -CLIP, CLIP)
-    return found
+    clipped: Float = np.clip((states - mean) / scale, -CLIP, CLIP)
+    return clipped
 
 
 def unit(rows: Float) -> Float:
     """Return `rows` [n, d] at unit length; zero rows stay zero."""
     length = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-    found: Float = np.divide(rows, length, out=np.zeros_like(rows), where=length > 1e-6)
-    return found
+    units: Float = np.divide(rows, length, out=np.zeros_like(rows), where=length > 1e-6)
+    return units
 
 
 NAME = "hidden-states"
@@ -152,9 +152,9 @@ class HiddenStateEncoder:
     def submit(self, turn: str) -> "Future[Float]":
         """Start to encode one turn; cancelling the future cancels the computation."""
         done: Future[Float] = Future()
-        known = self._remembered.get(turn)
-        if known is not None:
-            done.set_result(known)
+        remembered = self._remembered.get(turn)
+        if remembered is not None:
+            done.set_result(remembered)
             return done
         state = self.source.submit(turn)
         done.add_done_callback(lambda _: state.cancel())
@@ -167,13 +167,13 @@ class HiddenStateEncoder:
         Returns at once if the turn was submitted shortly before. Otherwise raises `ArtefactError` if the source cannot
         compute synchronously, as in a gateway.
         """
-        known = self._remembered.get(turn)
-        return self.encode_many([turn])[0] if known is None else known
+        remembered = self._remembered.get(turn)
+        return self.encode_many([turn])[0] if remembered is None else remembered
 
     def encode_many(self, turns: Sequence[str]) -> list[Float]:
-        found = self.above.encodings(self.source.states(turns))
-        self._remembered.put(turns, found)
-        return found
+        encodings = self.above.encodings(self.source.states(turns))
+        self._remembered.put(turns, encodings)
+        return encodings
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what `from_tensors` needs. It includes the state spec, so that encoders over other states differ."""

@@ -51,10 +51,10 @@ class LocalStates:
         with self._using:
             core, tokenizer = self._load()
             ids = [self.spec.cut(tokenizer.encode(turn)) for turn in turns]
-            found: list[Float] = []
+            states: list[Float] = []
             for start in range(0, len(ids), _TOGETHER):
-                found += self._embedded(core, ids[start : start + _TOGETHER])
-        return np.stack(found) if found else np.zeros((0, core.model_infos[0].hidden_size), np.float32)
+                states += self._embedded(core, ids[start : start + _TOGETHER])
+        return np.stack(states) if states else np.zeros((0, core.model_infos[0].hidden_size), np.float32)
 
     def _embedded(self, core: Core, prompts: list[list[int]]) -> list[Float]:
         for number, prompt in enumerate(prompts):
@@ -82,11 +82,11 @@ class LocalStates:
             spec = self.spec
             try:
                 path = resolve_model_path(spec.model)
-                found = file_fingerprint(path, self._cache_dir)
-                if found != spec.fingerprint:
+                fingerprint = file_fingerprint(path, self._cache_dir)
+                if fingerprint != spec.fingerprint:
                     raise ArtefactError(
                         f"this artefact reads hidden states of {spec.model} {spec.fingerprint[:12]}…, but the model "
-                        f"there is {found[:12]}…. Restore the file or train the artefact again."
+                        f"there is {fingerprint[:12]}…. Restore the file or train the artefact again."
                     )
                 model = ModelSpec(name=_NAME, path=spec.model, compute=spec.compute)  # type: ignore[arg-type]
                 core = load_core(CoreSpec(models=[model], arena_bytes=_ARENA_BYTES), self._cache_dir)

@@ -100,13 +100,13 @@ class NativeTransformer:
             heads, epsilon = _heads(config), float(config.get("layer_norm_eps", 1e-12))
             tokenizer.no_padding()
             tokenizer.no_truncation()
-            found = cls(arrays, tokenizer, heads=heads, epsilon=epsilon, max_tokens=max_tokens, kernels=kernels)
+            transformer = cls(arrays, tokenizer, heads=heads, epsilon=epsilon, max_tokens=max_tokens, kernels=kernels)
         except Exception as error:  # tokenizers raises plain exceptions
             raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
         vocabulary, rows = tokenizer.get_vocab_size(), len(arrays[0])
         if vocabulary > rows:
             raise CheckpointError(f"{folder}: the tokeniser knows {vocabulary} tokens, the model has {rows} rows.")
-        return found
+        return transformer
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return ids of each text with special tokens, as `cut_to` cuts them."""
@@ -118,10 +118,10 @@ class NativeTransformer:
 
     def encode_ids(self, rows: Sequence[Sequence[int]]) -> Float:
         """Like `encode`, for token ids; at most `max_tokens` of each. Raises `ValueError` for others."""
-        found = np.empty((len(rows), self.hidden), np.float32)
-        for ids, state in zip(rows, found, strict=True):
+        states = np.empty((len(rows), self.hidden), np.float32)
+        for ids, state in zip(rows, states, strict=True):
             KERNELS.pool_tokens(self._native, np.array(ids, np.int32), state)
-        return found
+        return states
 
 
 def cut_to(ids: Sequence[int], max_tokens: int) -> list[int]:
@@ -146,9 +146,9 @@ def servable_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error!r}.") from error
     relative = config.get("position_embedding_type", "absolute") != "absolute"
     if kind not in _NAMES or activation != "gelu" or relative:
-        given = f"{kind} with {activation}{' and relative positions' if relative else ''}"
+        architecture = f"{kind} with {activation}{' and relative positions' if relative else ''}"
         wanted = f"one of {', '.join(_NAMES)} with gelu and absolute positions"
-        raise CheckpointError(f"{folder}: {given} is not served; give {wanted}.")
+        raise CheckpointError(f"{folder}: {architecture} is not served; give {wanted}.")
     return config
 
 
@@ -180,9 +180,9 @@ def _arrays(folder: Path, config: Mapping[str, Any]) -> list[Float]:
 
 def _tensors(folder: Path) -> dict[str, Float]:
     """Return the checkpoint's tensors by name in float32, without the name of a model around the encoder."""
-    found = {}
+    tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(path).items():
             kind, _, rest = name.partition(".")
-            found[rest if kind in ("bert", "roberta", "distilbert") else name] = tensor.astype(np.float32)
-    return found
+            tensors[rest if kind in ("bert", "roberta", "distilbert") else name] = tensor.astype(np.float32)
+    return tensors

@@ -54,10 +54,10 @@ def cut(order: Indices, lengths: Sequence[int], budget: int) -> list[Indices]:
     """Split `order` into batches of at most `budget` tokens each."""
     batches: list[Indices] = []
     start = tokens = 0
-    for place, row in enumerate(order):
-        if place > start and tokens + lengths[row] > budget:
-            batches.append(order[start:place])
-            start, tokens = place, 0
+    for end, row in enumerate(order):
+        if end > start and tokens + lengths[row] > budget:
+            batches.append(order[start:end])
+            start, tokens = end, 0
         tokens += lengths[row]
     if len(order):
         batches.append(order[start:])
@@ -66,12 +66,12 @@ def cut(order: Indices, lengths: Sequence[int], budget: int) -> list[Indices]:
 
 def runs(sorted_lengths: Sequence[int]) -> list[Run]:
     """Group adjacent sequences, sorted by length, into runs of equal length."""
-    found: list[Run] = []
+    grouped: list[Run] = []
     start = 0
     for length, count in zip(*np.unique(np.asarray(sorted_lengths, np.intp), return_counts=True), strict=True):
-        found.append(Run(start, int(count), int(length)))
-        start = found[-1].end
-    return found
+        grouped.append(Run(start, int(count), int(length)))
+        start = grouped[-1].end
+    return grouped
 
 
 NAME = "aio_packed"
@@ -224,12 +224,12 @@ class PooledTransformer:
 
     def encode_ids(self, rows: Sequence[Sequence[int]], budget: int = TOKENS_PER_BATCH) -> Float:
         """Like `encode`, for token ids."""
-        found = np.zeros((len(rows), self.hidden), np.float32)
+        states = np.zeros((len(rows), self.hidden), np.float32)
         self.model.eval()
         with torch.inference_mode():
             for batch in batches_by_length([len(row) for row in rows], budget):
-                found[batch] = self.pooled([rows[i] for i in batch]).cpu().numpy()
-        return found
+                states[batch] = self.pooled([rows[i] for i in batch]).cpu().numpy()
+        return states
 
     def _takes_packing(self) -> bool:
         """Return whether packed sequences give the same states as single ones. This is tested on the model, because

@@ -118,13 +118,13 @@ class StaticEncoder:
         keys = _pair_keys(ids[:-1], ids[1:])
         places = self._pair_keys.searchsorted(keys)
         pairs = np.where(self._pair_keys.take(places) == keys, places + len(self.words), unknown)
-        found = np.concatenate((ids, pairs))
-        found.sort()
-        edges = np.empty(len(found) + 1, np.bool_)
+        term_ids = np.concatenate((ids, pairs))
+        term_ids.sort()
+        edges = np.empty(len(term_ids) + 1, np.bool_)
         edges[0] = edges[-1] = True
-        np.not_equal(found[1:], found[:-1], out=edges[1:-1])
+        np.not_equal(term_ids[1:], term_ids[:-1], out=edges[1:-1])
         starts = edges.nonzero()[0]
-        rows, counts = found.take(starts[:-1]), starts[1:] - starts[:-1]
+        rows, counts = term_ids.take(starts[:-1]), starts[1:] - starts[:-1]
         if len(rows) and rows[-1] == unknown:
             rows, counts = rows[:-1], counts[:-1]
         if not len(rows):

@@ -84,17 +84,17 @@ class TransformerEncoder:
 
         Returns at once if the turn was submitted shortly before; otherwise blocks for milliseconds.
         """
-        known = self._remembered.get(turn)
-        return self.submit(turn).result() if known is None else known
+        remembered = self._remembered.get(turn)
+        return self.submit(turn).result() if remembered is None else remembered
 
     def encode_many(self, turns: Sequence[str]) -> list[Float]:
         """Encode turns one after another; none depends on its neighbours."""
         return self.above.encodings(self._loaded().encode(turns))
 
     def _encode_and_remember(self, turns: list[str]) -> list[Float]:
-        found = self.encode_many(turns)
-        self._remembered.put(turns, found)
-        return found
+        encodings = self.encode_many(turns)
+        self._remembered.put(turns, encodings)
+        return encodings
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what `from_tensors` needs besides the checkpoint. It includes the checkpoint's hash, so that encoders

@@ -168,7 +168,7 @@ def _p(turn: ReadTurn, before: ReadTurn) -> float:
 
 
 def _next_open(turns: Iterator[ReadTurn]) -> ReadTurn | None:
-    return next((one for one in turns if not is_closing(one.text.request)), None)
+    return next((turn for turn in turns if not is_closing(turn.text.request)), None)
 
 
 def accepted_part(turn: str, answer: str) -> str | None:

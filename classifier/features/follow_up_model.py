@@ -131,13 +131,13 @@ def signs(turn: str, before: str, answer: str, *, closes: bool = False) -> list[
         # Which number it is says nothing, but alone it may be a choice.
         words = ["0" if word.isdigit() else word for word in words]
     size = str(count) if count <= 6 else "7" if count <= 9 else "10" if count <= 14 else "15" if count <= 24 else "25"
-    found = [f"n{size}", f"nl{'le4' if count <= 4 else 'le9' if count <= 9 else 'more'}"]
-    found += _of_words(words)
-    found += _of_pairs(pairs)
-    found += _of_rules(lower, words, size)
-    found += _of_answer(words, answer, size, closes)
-    found += _shared(words, pairs, before, answer)
-    return found
+    turn_signs = [f"n{size}", f"nl{'le4' if count <= 4 else 'le9' if count <= 9 else 'more'}"]
+    turn_signs += _of_words(words)
+    turn_signs += _of_pairs(pairs)
+    turn_signs += _of_rules(lower, words, size)
+    turn_signs += _of_answer(words, answer, size, closes)
+    turn_signs += _shared(words, pairs, before, answer)
+    return turn_signs
 
 
 def _of_words(words: Sequence[str]) -> Iterator[str]:
@@ -158,8 +158,8 @@ def _of_words(words: Sequence[str]) -> Iterator[str]:
         yield f"3 {first} {words[1]} {words[2]}"
     for word in words[:12]:
         yield f"b {word}"
-    for one, other in pairwise(words[:12]):
-        yield f"p {one} {other}"
+    for left, right in pairwise(words[:12]):
+        yield f"p {left} {right}"
 
 
 def _pairs(lower: str) -> list[str]:
@@ -222,9 +222,9 @@ def _shared(words: Sequence[str], pairs: Sequence[str], before: str, answer: str
         return
     if words:
         # A request like the one before, about something else.
-        known = set(said.split())
-        yield f"x{size}{int(4 * sum(word in known for word in words) / len(words))}"
-        yield f"xb{words[0] in known}"
+        said_words = set(said.split())
+        yield f"x{size}{int(4 * sum(word in said_words for word in words) / len(words))}"
+        yield f"xb{words[0] in said_words}"
     about = {word[:TOPIC_LETTERS] for word in words if len(word) >= TOPIC_LETTERS} - COMMON_STEMS
     if not about:
         yield f"t no {size}"

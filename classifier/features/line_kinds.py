@@ -104,8 +104,8 @@ def kind_of(line: str) -> str:
         return "code" if text.startswith((">>>", "><")) else "quote"
     if first in "|`~\"'-=*_#" and (special := _special(text)) is not None:
         return special
-    found = _OPENING.match(text)
-    kind = None if found is None else found.lastgroup
+    opening = _OPENING.match(text)
+    kind = None if opening is None else opening.lastgroup
     if (kind is None or kind == "item") and text.endswith(_ENDS_OF_CODE):
         return "code"
     return PROSE if kind is None else LIST if kind == "item" else kind

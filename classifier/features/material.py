@@ -81,20 +81,20 @@ def as_read(text: str) -> str:
     if len(text) < LEAST and "\n" not in text:
         return text
     # Most turns have no material, which a kernel sees at once; the rules say of the others.
-    found = [] if KERNELS is not None and KERNELS.has_no_material(_rules(), text) else materials_of(text)
-    if not found:
+    materials = [] if KERNELS is not None and KERNELS.has_no_material(_rules(), text) else materials_of(text)
+    if not materials:
         return text
-    request = _request_parts(text, found)
+    request = _request_parts(text, materials)
     if not any(character.isalnum() for part in request for character in part):
-        first = found[0]
+        first = materials[0]
         return _first_words(text[first.start : first.end], ALONE_WORDS)
-    has_code = any(one.kind == "code" for one in found)
+    has_code = any(material.kind == "code" for material in materials)
     as_hard_as_it_is = has_code and not words.LOOK_UP.search(" ".join(part[-ASKED_CHARS:] for part in request))
     parts: list[str] = []
-    for place, (part, material) in enumerate(zip(request, [*found, None], strict=True)):
+    for index, (part, material) in enumerate(zip(request, [*materials, None], strict=True)):
         if part:
             parts.append(part)
-        if material is not None and place < MOST_SHOWN:
+        if material is not None and index < MOST_SHOWN:
             parts.append(_stand_in(text, material, as_hard_as_it_is))
     return "\n".join(parts)
 
@@ -115,30 +115,30 @@ def kinds_left_out(read: str) -> tuple[str, ...]:
 def materials_of(text: str) -> list[Material]:
     """Return the materials of a turn in their order; they do not overlap."""
     lines = _lines_of(text)
-    found = _marked(text, lines)
-    found = _with(found, _structured(_outside(lines, found)))
-    if sum(one.end - one.start for one in found) + LEAST_TEXT < len(text):
-        found = _with(found, prose_in(text, _outside(lines, found)))
-    if not found:
-        found = material_in_one_line(text)
-    return _joined(text, _joined_over_gap(lines, found))
+    materials = _marked(text, lines)
+    materials = _with(materials, _structured(_outside(lines, materials)))
+    if sum(material.end - material.start for material in materials) + LEAST_TEXT < len(text):
+        materials = _with(materials, prose_in(text, _outside(lines, materials)))
+    if not materials:
+        materials = material_in_one_line(text)
+    return _joined(text, _joined_over_gap(lines, materials))
 
 
 def _joined(text: str, materials: Sequence[Material]) -> list[Material]:
     """Return the materials with those that only white space parts as one."""
     whole: list[Material] = []
-    for one in materials:
-        if whole and not text[whole[-1].end : one.start].strip():
-            whole[-1] = whole[-1]._replace(end=one.end)
+    for material in materials:
+        if whole and not text[whole[-1].end : material.start].strip():
+            whole[-1] = whole[-1]._replace(end=material.end)
         else:
-            whole.append(one)
+            whole.append(material)
     return whole
 
 
 def _request_parts(text: str, materials: Sequence[Material]) -> list[str]:
     """Return the parts of the turn before, between and after its materials."""
-    starts = [0, *(one.end for one in materials)]
-    ends = [*(one.start for one in materials), len(text)]
+    starts = [0, *(material.end for material in materials)]
+    ends = [*(material.start for material in materials), len(text)]
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
@@ -189,7 +189,7 @@ def _outside(lines: Sequence[Line], materials: Sequence[Material]) -> list[Line]
     if not materials:
         return list(lines)
     return [
-        Line(line.text, line.start, FENCE) if any(one.start <= line.start < one.end for one in materials) else line
+        Line(line.text, line.start, FENCE) if any(span.start <= line.start < span.end for span in materials) else line
         for line in lines
     ]
 
@@ -200,7 +200,7 @@ def _with(materials: Sequence[Material], more: Sequence[Material]) -> list[Mater
 
 def _marked(text: str, lines: Sequence[Line]) -> list[Material]:
     """Materials between fences, in an element, or in quotes that begin a line."""
-    found: list[Material] = []
+    materials: list[Material] = []
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -217,26 +217,26 @@ def _marked(text: str, lines: Sequence[Line]) -> list[Material]:
             continue
         inner = lines[at + 1 : end] if line.kind != PROSE else lines[at : end + 1]
         kind = "code" if _OF_CODE.match(stripped) else _kind_of_lines(inner)
-        asked = " ".join(one.text for one in (*lines[:at], *lines[end + 1 :]) if one.kind in (PROSE, LIST))
+        asked = " ".join(other.text for other in (*lines[:at], *lines[end + 1 :]) if other.kind in (PROSE, LIST))
         if inner and (kind != "text" or is_text(text[line.start : end_of(lines[end])], asked)):
-            found.append(Material(kind, line.start, end_of(lines[end])))
+            materials.append(Material(kind, line.start, end_of(lines[end])))
         at = end + 1
-    return found
+    return materials
 
 
 def _closing_fence(lines: Sequence[Line], at: int, opening: str) -> int | None:
-    for place in range(at + 1, len(lines)):
-        if lines[place].kind == FENCE and lines[place].text.strip()[:3] == opening[:3]:
-            return place
+    for index in range(at + 1, len(lines)):
+        if lines[index].kind == FENCE and lines[index].text.strip()[:3] == opening[:3]:
+            return index
     is_code = opening.startswith(("```", "~~~"))
     return len(lines) - 1 if is_code or (at and len(lines) > at + 1) else None
 
 
 def _closing_quote(lines: Sequence[Line], at: int, mark: str) -> int | None:
     """Return the last line that ends in `mark`; None where what it encloses is short."""
-    for place in range(len(lines) - 1, at - 1, -1):
-        if lines[place].text.rstrip(" .").endswith(mark) and (place > at or len(lines[at].text) > 1):
-            return place if end_of(lines[place]) - lines[at].start >= LEAST_MARKED else None
+    for index in range(len(lines) - 1, at - 1, -1):
+        if lines[index].text.rstrip(" .").endswith(mark) and (index > at or len(lines[at].text) > 1):
+            return index if end_of(lines[index]) - lines[at].start >= LEAST_MARKED else None
     return None
 
 
@@ -255,7 +255,7 @@ def _kind_of_lines(lines: Sequence[Line]) -> str:
 
 def _structured(lines: Sequence[Line]) -> list[Material]:
     """Materials of lines that are no prose by themselves."""
-    found: list[Material] = []
+    materials: list[Material] = []
     at = 0
     while at < len(lines):
         if lines[at].kind not in STRUCTURED:
@@ -266,35 +266,35 @@ def _structured(lines: Sequence[Line]) -> list[Material]:
             if not rows:
                 kind, rows = "text", _spoken(lines, at)
             if rows:
-                found.append(Material(kind, lines[at].start, end_of(lines[at + rows - 1])))
+                materials.append(Material(kind, lines[at].start, end_of(lines[at + rows - 1])))
             at += max(rows, 1)
             continue
         end = _run(lines, at)
         run = lines[at:end]
         kind = _kind_of_lines(run)
         if _is_enough(run, kind):
-            found.append(Material(kind, run[0].start, end_of(run[-1])))
+            materials.append(Material(kind, run[0].start, end_of(run[-1])))
         at = end
-    return found
+    return materials
 
 
 def _run(lines: Sequence[Line], at: int) -> int:
-    """Return the place after the last line of the run that begins at `at`. Lines of prose within a paragraph and blank
+    """Return the index after the last line of the run that begins at `at`. Lines of prose within a paragraph and blank
     ones belong to it where more of it follows."""
-    last, place, kind = at, at + 1, lines[at].kind
-    while place < len(lines) and place - last <= 3:
-        line = lines[place]
+    last, index, kind = at, at + 1, lines[at].kind
+    while index < len(lines) and index - last <= 3:
+        line = lines[index]
         if line.kind == FENCE:
             break
         if line.kind in STRUCTURED:
-            between = lines[last + 1 : place]
-            blank = any(one.kind == BLANK for one in between)
-            if blank and (line.kind != kind or any(one.kind not in (BLANK, GAP) for one in between)):
+            between = lines[last + 1 : index]
+            blank = any(inner.kind == BLANK for inner in between)
+            if blank and (line.kind != kind or any(inner.kind not in (BLANK, GAP) for inner in between)):
                 break
-            last = place
+            last = index
         elif line.kind == GAP or line.text.startswith(_CONTINUED.get(kind, ())):
-            last = place
-        place += 1
+            last = index
+        index += 1
     return last + 1
 
 
@@ -358,13 +358,13 @@ def _speaker(line: Line) -> str:
 
 def _joined_over_gap(lines: Sequence[Line], materials: list[Material]) -> list[Material]:
     """Return the materials with those on both sides of the gap as one, and with the gap where one reaches it."""
-    gap = next((place for place, line in enumerate(lines) if line.kind == GAP), None)
+    gap = next((index for index, line in enumerate(lines) if line.kind == GAP), None)
     if gap is None or not materials:
         return materials
     start, end = lines[gap].start, lines[gap + 1].start
-    before = [one for one in materials if one.end < start]
-    after = [one for one in materials if one.start > end]
-    around = [one for one in materials if one not in before and one not in after]
+    before = [material for material in materials if material.end < start]
+    after = [material for material in materials if material.start > end]
+    around = [material for material in materials if material not in before and material not in after]
     if not around:
         return materials
     whole = Material(around[0].kind, min(start, around[0].start), max(end, around[-1].end))

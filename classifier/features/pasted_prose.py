@@ -78,27 +78,27 @@ def count_words(text: str) -> int:
 
 def prose_in(text: str, lines: Sequence[Line]) -> list[Material]:
     """Long prose that a short request leads to, or follows."""
-    found = []
+    materials = []
     for group in _paragraphs(lines):
         if len(group) < 2:
             continue
         if (rest := _about(text, group[0], group[1:])) is not None or (
             rest := _about(text, group[-1], group[:-1])
         ) is not None:
-            found.append(Material("text", rest[0].first.start, end_of(rest[-1].last)))
-    return found
+            materials.append(Material("text", rest[0].first.start, end_of(rest[-1].last)))
+    return materials
 
 
 def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequence[Paragraph] | None:
     """Return the paragraphs that the request in `paragraph` is about, None where they are part of the request."""
     request = text[paragraph.first.start : end_of(paragraph.last)].strip()
-    if paragraph.words > MOST_ASKED or sum(one.words for one in rest) < LEAST_PROSE:
+    if paragraph.words > MOST_ASKED or sum(other.words for other in rest) < LEAST_PROSE:
         return None
     if words.TASK.search(request):
         return None
     if paragraph.words <= MOST_ON_TEXT and words.ON_TEXT.search(request) and _is_long(rest):
         return rest
-    if any(one.lists for one in rest):
+    if any(other.lists for other in rest):
         return None
     content = text[rest[0].first.start : min(end_of(rest[-1].last), rest[0].first.start + LOOKED_AT)]
     if words.SALUTATION.match(content) is not None and "\n" in content:
@@ -120,16 +120,16 @@ def _about(text: str, paragraph: Paragraph, rest: Sequence[Paragraph]) -> Sequen
 
 
 def _is_long(paragraphs: Sequence[Paragraph]) -> bool:
-    return sum(one.words for one in paragraphs) >= 2 * LEAST_PROSE
+    return sum(paragraph.words for paragraph in paragraphs) >= 2 * LEAST_PROSE
 
 
 def _is_prose(content: str) -> bool:
     """Return whether most of a text are words, as in no grid, board or matrix."""
     start = content[:BEGINNING]
-    found = start.split()
+    tokens = start.split()
     if not start.isascii():
-        return 3 * sum(map(str.isalpha, start)) >= 2 * sum(map(len, found))
-    return 3 * sum(len(word) > 1 and word.lstrip("\"'(")[:1].isalpha() for word in found) >= 2 * len(found)
+        return 3 * sum(map(str.isalpha, start)) >= 2 * sum(map(len, tokens))
+    return 3 * sum(len(word) > 1 and word.lstrip("\"'(")[:1].isalpha() for word in tokens) >= 2 * len(tokens)
 
 
 def names_text(request: str) -> bool:
@@ -152,12 +152,12 @@ def material_in_one_line(text: str) -> list[Material]:
             request = f"{text[: opening.start()]} {text[end + 1 : end + 1 + WINDOW]}"
             is_about = is_text(text[opening.start() : end + 1], request)
             return [Material("text", opening.start(), end + 1)] if is_about else []
-    found = _JSON_OBJECT.search(window)
-    if found is not None:
-        array = _ARRAY.search(window[max(found.start() - 2, 0) : found.start()])
-        start = found.start() - (0 if array is None else len(array[0]))
+    json_match = _JSON_OBJECT.search(window)
+    if json_match is not None:
+        array = _ARRAY.search(window[max(json_match.start() - 2, 0) : json_match.start()])
+        start = json_match.start() - (0 if array is None else len(array[0]))
         end = text.find("\n", start) % (len(text) + 1)
-        end = max(text.rfind("}", found.end(), end), text.rfind("]", found.end(), end)) + 1
+        end = max(text.rfind("}", json_match.end(), end), text.rfind("]", json_match.end(), end)) + 1
         if end - start >= LEAST_JSON:
             return [Material("data", start, end)]
     colon = window.find(": ", 0, WINDOW)

@@ -125,8 +125,8 @@ _MOST_SENTENCES = 4
 def plain_form(turn: str) -> str:
     """Return `turn` in plain form: one space between words, a line break only before an option of a question,
     misspelt words as those that they are near, and no polite words at its ends. Deterministic."""
-    if KERNELS is not None and (found := KERNELS.plain_words(_signs(), turn)) is not None:
-        text, may_be_polite = found
+    if KERNELS is not None and (plain := KERNELS.plain_words(_signs(), turn)) is not None:
+        text, may_be_polite = plain
         return without_politeness(text) if may_be_polite else text
     if "\n" in turn and _OPTION_LINE.search(turn):
         lines = _OPTION_LINE.sub(_option, turn).split("\0")
@@ -145,8 +145,8 @@ def _signs() -> object:
     return KERNELS.make_signs((), THANKS.texts, {}, courtesy, leads, spelling())
 
 
-def _option(found: re.Match[str]) -> str:
-    return f"\0{found[1]}{found[2].upper()}{found[3]}"
+def _option(match: re.Match[str]) -> str:
+    return f"\0{match[1]}{match[2].upper()}{match[3]}"
 
 
 def without_politeness(text: str) -> str:
@@ -195,9 +195,9 @@ def _thanks_from(text: str, window: int) -> int | None:
     signature = _SIGNATURE.search(text, window)
     if signature is not None:
         return signature.start()
-    for found in _THANKING.finditer(text, window):
-        if OF_COURTESY.issuperset(_WORD.findall(text[found.end() :].lower())):
-            return found.start() + (text[found.start()] in ".!?")
+    for thanks in _THANKING.finditer(text, window):
+        if OF_COURTESY.issuperset(_WORD.findall(text[thanks.end() :].lower())):
+            return thanks.start() + (text[thanks.start()] in ".!?")
     return None
 
 
@@ -214,14 +214,14 @@ def _is_polite(sentence: str) -> bool:
 def corrected(text: str) -> str:
     """Return `text` with its misspelt words replaced, in lower case; the same string without any. Deterministic."""
     if KERNELS is not None:
-        found = KERNELS.corrections(spelling(), text)
+        corrections = KERNELS.corrections(spelling(), text)
     else:
-        found = list(_corrections(text))
-    if not found:
+        corrections = list(_corrections(text))
+    if not corrections:
         return text
     parts: list[str] = []
     at = 0
-    for start, end, word in found:
+    for start, end, word in corrections:
         parts += (text[at:start], word)
         at = end
     return "".join((*parts, text[at:]))
@@ -241,22 +241,22 @@ def spelling() -> object:
 
 def _corrections(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, the word meant) of each misspelt word."""
-    known = frequent_words()
+    frequent = frequent_words()
     words = [run for run in _RUN.finditer(text) if _LETTERS.fullmatch(run[0])]
-    unknown = [run for run in words if run[0].lower() not in known]
+    unknown = [run for run in words if run[0].lower() not in frequent]
     if len(words) > _ONE_OF * (len(words) - len(unknown)):
         return
     for run in unknown:
         word = run[0].lower()
-        near = (one for one in _edits(word) if one in known and not _other_form(one, word))
-        meant = min(near, key=known.__getitem__, default=None)
+        near = (candidate for candidate in _edits(word) if candidate in frequent and not _other_form(candidate, word))
+        meant = min(near, key=frequent.__getitem__, default=None)
         if meant is not None:
             yield run.start(), run.end(), meant
 
 
-def _other_form(one: str, word: str) -> bool:
-    shorter = min(len(one), len(word)) - (len(one) == len(word))
-    return one[:shorter] == word[:shorter]
+def _other_form(candidate: str, word: str) -> bool:
+    shorter = min(len(candidate), len(word)) - (len(candidate) == len(word))
+    return candidate[:shorter] == word[:shorter]
 
 
 def _edits(word: str) -> Iterator[str]:
@@ -371,8 +371,8 @@ def _last_form(text: str) -> int | None:
     start = 1 + max(text.rfind(mark, window, end - 1) for mark in ".!?\n")
     if start and _says_form(text[start:end]):
         return start
-    begins = [found.end() for found in _UNENDED.finditer(text, max(start, window), end)]
-    return next((place for place in reversed(begins) if _says_form(text[place:end])), None)
+    begins = [match.end() for match in _UNENDED.finditer(text, max(start, window), end)]
+    return next((begin for begin in reversed(begins) if _says_form(text[begin:end])), None)
 
 
 def _says_form(sentence: str) -> bool:

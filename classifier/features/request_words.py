@@ -103,11 +103,11 @@ def words_by_bit() -> dict[str, int]:
         SALUTES,
         DOING,
     )
-    found: dict[str, int] = {}
-    for place, words in enumerate(kinds):
+    bits_by_word: dict[str, int] = {}
+    for bit, words in enumerate(kinds):
         for word in words:
-            found[word] = found.get(word, 0) | 1 << place
-    return found
+            bits_by_word[word] = bits_by_word.get(word, 0) | 1 << bit
+    return bits_by_word
 
 
 def _first_letters(word: str) -> str:

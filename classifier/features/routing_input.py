@@ -343,8 +343,8 @@ def _signs_of(turns: Sequence[str], plan_mode: bool) -> int:
     """Return which rules may change what the `turns` of a user say, 0 for none: a kernel looks for the marks of all."""
     if KERNELS is None or plan_mode or len(turns) != 1:
         return _ALL
-    found: int = KERNELS.signs_of(_signs(), turns[0].strip())
-    return found
+    signs: int = KERNELS.signs_of(_signs(), turns[0].strip())
+    return signs
 
 
 @cache

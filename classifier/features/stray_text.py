@@ -42,8 +42,8 @@ class Marks:
     def within(self, text: str) -> list[str]:
         """Return the marks that occur in `text`, in their own order."""
         if KERNELS is not None:
-            found: list[str] = KERNELS.marks_in(self._native, text)
-            return found
+            marks: list[str] = KERNELS.marks_in(self._native, text)
+            return marks
         return [mark for mark in self.texts if mark in text]
 
 
@@ -91,12 +91,12 @@ def users_text(turn: str) -> str:
         return ""
     if len(turn) > 2 * WINDOW:
         head, tail = _without_elements(turn[:WINDOW]), _without_elements(turn[-WINDOW:])
-        found = f"{head}{turn[WINDOW:-WINDOW]}{tail}"
+        kept = f"{head}{turn[WINDOW:-WINDOW]}{tail}"
     else:
-        found = _without_elements(turn)
+        kept = _without_elements(turn)
     for rules in CLIENTS_RULES:
-        found = found.partition(rules)[0]
-    return turn if found == turn else _TAGS.sub("", found).strip()
+        kept = kept.partition(rules)[0]
+    return turn if kept == turn else _TAGS.sub("", kept).strip()
 
 
 def _without_elements(text: str) -> str:
@@ -265,8 +265,8 @@ def _without_greeting(text: str) -> str:
         return text
     if first[0] in ("dear", "Dear") and "," not in text[:40]:
         return text
-    found = _GREETING.match(text)
-    end = 0 if found is None else found.end()
+    greeting = _GREETING.match(text)
+    end = 0 if greeting is None else greeting.end()
     for _ in range(2):
         talk = _SMALL_TALK.match(text, end) if end else None
         if talk is None or talk.end() - end > _SMALL:
@@ -281,7 +281,7 @@ def _at_least_a_request(rest: str, text: str) -> str:
 
 
 def _without_ignored(text: str, hints: Sequence[str]) -> str:
-    kept = [one for one in _SENTENCE.findall(text) if not _is_ignored(one, hints)]
+    kept = [sentence for sentence in _SENTENCE.findall(text) if not _is_ignored(sentence, hints)]
     return _at_least_a_request("".join(kept).strip(), text)
 
 
@@ -311,7 +311,7 @@ def _last_words(text: str) -> Iterator[str]:
 def _run(words: Iterable[str]) -> int:
     """Return how many of the first words are a run of code, 0 without one."""
     length = code = prose = 0
-    for place, word in enumerate(words, start=1):
+    for position, word in enumerate(words, start=1):
         if word.isalpha() and (word.islower() or word.istitle()):
             # As most words; in other words of letters alone a capital after a small letter is code.
             bare = word.lower()
@@ -320,7 +320,7 @@ def _run(words: Iterable[str]) -> int:
             bare = word.strip("()[]{},.;:\"'").lower()
             is_code = bool(_CODE.search(word) or bare in _NAMES) and not _MONEY.fullmatch(word)
         if is_code:
-            length, code, prose = place, code + 1, 0
+            length, code, prose = position, code + 1, 0
         elif bare.isalpha() and len(bare) > 1 and bare not in _NEITHER:
             prose += 1
             if prose == _PROSE:

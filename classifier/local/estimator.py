@@ -73,9 +73,9 @@ class KernelHead:
             seen = np.flatnonzero(told[:, tier] > 0)
             noisy = alike[np.ix_(seen, seen)] + np.diag(_NOISE / told[seen, tier])
             inverse = np.linalg.inv(noisy)
-            found = inverse @ residual[seen, tier]
-            coefficients[seen, tier] = found
-            others[seen, tier] = residual[seen, tier] - found / np.diag(inverse)
+            solution = inverse @ residual[seen, tier]
+            coefficients[seen, tier] = solution
+            others[seen, tier] = residual[seen, tier] - solution / np.diag(inverse)
         head = cls(
             embedding, surface, (surface * surface).mean(axis=1).astype(np.float32), coefficients.astype(np.float32)
         )
@@ -87,16 +87,16 @@ class KernelHead:
 
     def shift(self, embedding: Float, surface: Float) -> Float:
         """Return [..., tiers - 1]: the shift of prompts with `embedding` [..., d] and `surface` [..., f]."""
-        found: Float = alikeness(embedding, surface, self.embedding, self.surface, self.squares) @ self.coefficients
-        return found
+        shift: Float = alikeness(embedding, surface, self.embedding, self.surface, self.squares) @ self.coefficients
+        return shift
 
 
 def alikeness(embedding: Float, surface: Float, others: Float, surfaces: Float, squares: Float) -> Float:
     """Return [..., n] in [-0.5, 1]: the similarity of prompts to n `others`, of mean squared features `squares` [n]."""
     features = surface.shape[-1]
     apart = (surface * surface).mean(axis=-1)[..., None] + squares - (2.0 / features) * (surface @ surfaces.T)
-    found: Float = (embedding @ others.T + np.exp(apart / np.float32(-_WIDTH))) / np.float32(2)
-    return found
+    similarity: Float = (embedding @ others.T + np.exp(apart / np.float32(-_WIDTH))) / np.float32(2)
+    return similarity
 
 
 # Pseudo-counts of the parent estimate: of what other tenants know, the tenant's table, the key's cells; of the
@@ -137,28 +137,28 @@ class Parent:
 
     def of(self, classes: Float, whole: Float, embedding: Float, surface: Float) -> Float:
         """Return the expected scores [..., tiers - 1] of prompts; `whole` is `classes` where no prompt has material."""
-        found: Float = whole @ self.table
+        expected: Float = whole @ self.table
         if self.head is not None:
-            return found + (whole @ self.share) * self.head.p(classes, embedding, surface)
+            return expected + (whole @ self.share) * self.head.p(classes, embedding, surface)
         if whole is classes:
-            return found
+            return expected
         apart: Float = np.subtract(classes, whole) @ self.prior
-        return found + (whole @ self.share) * apart
+        return expected + (whole @ self.share) * apart
 
     def of_labels(self, labels: Labels) -> Float:
         """Return the expected scores [n, tiers - 1] of the prompts of `labels`."""
         return self.of(labels.classes, labels.whole, labels.embedding, labels.surface)
 
-    def moved_by(self, known: Labels, n0: float) -> tuple["Parent", Float]:
+    def moved_by(self, labels: Labels, n0: float) -> tuple["Parent", Float]:
         """Return this moved by labels of one tenant, or by those without one; and the change of the estimate of each
         label's prompt [n, tiers - 1] without this label."""
-        residual = np.nan_to_num(known.scores) - self.of_labels(known)
-        cells, others = ClassCells.fit(known.whole, residual, known.told, n0)
+        residual = np.nan_to_num(labels.scores) - self.of_labels(labels)
+        cells, others = ClassCells.fit(labels.whole, residual, labels.told, n0)
         moved = self.plus(cells)
         # With material a sum outside [0, 1] may be right: the prior of another request is added to it.
-        if self.head is None and (known.whole == known.classes).all():
+        if self.head is None and (labels.whole == labels.classes).all():
             moved = replace(moved, table=np.clip(moved.table, 0.0, 1.0))
-        return moved, others - known.whole @ cells.table()
+        return moved, others - labels.whole @ cells.table()
 
     def moved_by_tenants(self, cells: TenantCells, without: int) -> "Parent":
         """Return this moved by the labels of all tenants but `without`."""
@@ -276,10 +276,10 @@ class LocalEstimator:
     ) -> Float:
         """Return the expected scores [..., tiers - 1] of one prompt or of many, not clipped to [0, 1]."""
         stages = self._stages_of(key, tenant)
-        found = stages.parent.of(classes, classes if whole is None else whole, embedding, surface)
+        scores = stages.parent.of(classes, classes if whole is None else whole, embedding, surface)
         if 0 <= context < len(stages.contexts):
-            found = found + stages.contexts[context]
-        return found if stages.head is None else found + stages.head.shift(embedding, surface)
+            scores = scores + stages.contexts[context]
+        return scores if stages.head is None else scores + stages.head.shift(embedding, surface)
 
     def _stages_of(self, key: int, tenant: int) -> _Stages:
         return self._keys.get(key) or self._tenants.get(tenant, self._others)

@@ -59,15 +59,15 @@ class OwnOutcomes:
         self._keys, self._contexts = _numbers(rows)
         self._tenants = _tenant_numbers(rows)
         self.labels = len(rows)
-        known = sum(row.at <= known_until for row in rows)
+        num_included = sum(row.at <= known_until for row in rows)
         labels = _columns(rows, self._keys, self._contexts, self._tenants)
-        self._estimator = LocalEstimator(labels, table, known, head=head, apart=True)
+        self._estimator = LocalEstimator(labels, table, num_included, head=head, apart=True)
         # The tenants that teach others; without any, or for the only one, there is no other estimate.
-        self._teachers = frozenset(row.tenant for row in rows[known:] if row.tenant and not row.private)
+        self._teachers = frozenset(row.tenant for row in rows[num_included:] if row.tenant and not row.private)
         self._from_all = None
         if self._teachers:
             few = [key for key in self._keys.values() if self._estimator.labels_of(key) < LEAST_FOR_HEAD]
-            self._from_all = LocalEstimator(labels, table, known, few, head)
+            self._from_all = LocalEstimator(labels, table, num_included, few, head)
 
     def labels_of(self, key: str) -> int:
         """Return the number of labels of the caller's `key` that count."""
@@ -81,15 +81,15 @@ class OwnOutcomes:
         return self.labels_of(prompt.key) < LEAST_FOR_HEAD
 
     def estimate(
-        self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float], whole: Sequence[float] = ()
+        self, prompt: RoutingInput, turn: EncodedTurn, classes: Sequence[float], whole: Sequence[float] = ()
     ) -> Estimate:
-        """Estimate every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`; `whole` as in
+        """Estimate every weaker tier on `prompt`, encoded as `turn`, of these `classes`; `whole` as in
         `LabelledRow`."""
-        estimator = self._from_all if self._from_all is not None and self.uses_others(given) else self._estimator
+        estimator = self._from_all if self._from_all is not None and self.uses_others(prompt) else self._estimator
         surface = standardised(turn.features, self._centre, self._scale)
-        key = self._keys.get(given.key, -1)
-        context = self._contexts.get((given.key, given.app), -1)
-        tenant = self._tenants.get(given.tenant, -1)
+        key = self._keys.get(prompt.key, -1)
+        context = self._contexts.get((prompt.key, prompt.app), -1)
+        tenant = self._tenants.get(prompt.tenant, -1)
         of_whole = np.array(whole, np.float32) if whole else None
         of_request = np.array(classes, np.float32)
         return estimator.estimate(of_request, turn.embedding, surface, key, context, tenant, of_whole)

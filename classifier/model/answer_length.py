@@ -56,17 +56,17 @@ class AnswerLength:
 
     def by_tier(self, features: Float, embedding: Float) -> list[float | None]:
         """Return `tokens` of one prompt by tier from tier 1 on, None for a tier without a prediction."""
-        known = dict(zip(self.tiers, self.tokens(features, embedding).tolist(), strict=True))
-        return [known.get(tier) for tier in range(1, max(self.tiers, default=0) + 1)]
+        tokens_by_tier = dict(zip(self.tiers, self.tokens(features, embedding).tolist(), strict=True))
+        return [tokens_by_tier.get(tier) for tier in range(1, max(self.tiers, default=0) + 1)]
 
     def of_tiers(self, tiers: Sequence[int]) -> "AnswerLength | None":
         """Return the model restricted to `tiers`; None if it has none of them."""
-        kept = [place for place, tier in enumerate(self.tiers) if tier in tiers]
+        kept = [index for index, tier in enumerate(self.tiers) if tier in tiers]
         if not kept:
             return None
         return AnswerLength(
             self.encoder,
-            [self.tiers[place] for place in kept],
+            [self.tiers[index] for index in kept],
             mean=self.mean,
             scale=self.scale,
             coef=self.coef[:, kept],

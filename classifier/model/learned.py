@@ -30,8 +30,8 @@ class CatalogueHead:
         """Return P(as good) [..., tiers - 1] of prompts of `classes` [..., 4] with `embedding` [..., d] of at most unit
         length and standardised `surface` [..., f]."""
         logits = prior_logits(classes, self.prior) + inputs(classes, embedding, surface) @ self.weights
-        found: Float = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32, copy=False)
-        return found
+        p_good: Float = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32, copy=False)
+        return p_good
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,15 +60,15 @@ def inputs(classes: Float, embedding: Float, surface: Float) -> Float:
     features = surface.shape[-1]
     size = np.sqrt(np.maximum((surface * surface).sum(axis=-1, keepdims=True), np.float32(features)))
     length = np.sqrt(np.maximum((embedding * embedding).sum(axis=-1, keepdims=True), np.float32(1)))
-    found: Float = np.concatenate((classes, embedding / length, surface / size), axis=-1)
-    return found
+    combined: Float = np.concatenate((classes, embedding / length, surface / size), axis=-1)
+    return combined
 
 
 def prior_logits(classes: Float, prior: Float) -> Float:
     """Return [..., tiers - 1]: the logits of P(as good) by class, at most those of 0.01 and 0.99."""
     p = np.minimum(np.maximum(classes @ prior, np.float32(_LEAST_PRIOR)), np.float32(1 - _LEAST_PRIOR))
-    found: Float = np.log(p / (1 - p))
-    return found
+    logits: Float = np.log(p / (1 - p))
+    return logits
 
 
 # Bound on the shipped probabilities, so that their logits are finite.
@@ -86,14 +86,14 @@ class RefittedClasses:
         """Return P of the classes [..., 4] of prompts with these shipped `classes` [..., 4], `embedding` [..., d] of at
         most unit length and standardised `surface` [..., f]."""
         logits = class_logits(classes) + inputs(classes, embedding, surface) @ self.weights
-        found = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        p: Float = (found / found.sum(axis=-1, keepdims=True)).astype(np.float32, copy=False)
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        p: Float = (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32, copy=False)
         return p
 
     def p(self, classes: Float, embedding: Float, surface: Float) -> Float:
         """Return P(as good) [..., tiers - 1] of prompts, given as for `classes`."""
-        found: Float = self.classes(classes, embedding, surface) @ self.table
-        return found
+        p_good: Float = self.classes(classes, embedding, surface) @ self.table
+        return p_good
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -119,8 +119,8 @@ class RefittedClasses:
 
 def class_logits(classes: Float) -> Float:
     """Return the logarithms [..., 4] of P of the shipped classes, which are at least those of 0.0001."""
-    found: Float = np.log(np.maximum(classes, np.float32(_LEAST_CLASS)))
-    return found
+    logs: Float = np.log(np.maximum(classes, np.float32(_LEAST_CLASS)))
+    return logs
 
 
 # Either gives P(as good) by tier, and one tenant moves it by at most `classifier.local.cells.LABELS_BOUND`.

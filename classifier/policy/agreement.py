@@ -194,11 +194,11 @@ def _estimated(
 ) -> AgreementRates:
     """Return the rates by the prior and `levels`. The prior's part is one deviation of ladders better than their mean
     where agreement is `hoped` for, and one worse where it must be `certain` to pay."""
-    known = [*inputs.prediction.labels, *[0.0] * len(inputs.costs)]
+    label_counts = [*inputs.prediction.labels, *[0.0] * len(inputs.costs)]
     measured = inputs.prediction.kind == "measured"
 
     def p_ok(tier: int, usual: float) -> float:
-        share = 1.0 if measured else known[tier - 1] / (known[tier - 1] + HALF_NOVELTY)
+        share = 1.0 if measured else label_counts[tier - 1] / (label_counts[tier - 1] + HALF_NOVELTY)
         return share * inputs.prediction.p_ok[tier - 1] + (1.0 - share) * usual
 
     # A second sample of a tier is mostly as good wherever the first one is.

@@ -105,9 +105,9 @@ OTHER_KINDS = KindPrior(0.75, 0.25, 0.3, 0.12)
 def prior_rates(kind: str, partner: float, middle: float, edge: float) -> AgreementRates:
     """Return the rates of answers of `kind` by the P(as good) of the tier whose answer is sent, `middle`, and of the
     other, `partner`. `edge`: deviations by which they are better than in the mean of ladders."""
-    known = KIND_PRIORS.get(kind, OTHER_KINDS)
-    agreed = (known.agreed + edge * known.agreed_spread) * partner * middle
-    lost = (known.lost - edge * known.lost_spread) * (1.0 - middle)
+    prior = KIND_PRIORS.get(kind, OTHER_KINDS)
+    agreed = (prior.agreed + edge * prior.agreed_spread) * partner * middle
+    lost = (prior.lost - edge * prior.lost_spread) * (1.0 - middle)
     return AgreementRates(min(max(agreed, 0.0), 1.0), min(max(lost, 0.0), 1.0))
 
 
@@ -129,29 +129,29 @@ class AgreementTable:
         self._keys: dict[tuple[str, str, str, tuple[int, ...]], AgreementCounts] = defaultdict(AgreementCounts)
         self._tenants: dict[tuple[str, tuple[int, ...]], dict[str, AgreementCounts]] = defaultdict(dict)
 
-    def add(self, place: AgreementPlace, tiers: tuple[int, ...], counts: AgreementCounts) -> None:
-        """Add `counts` of answers that `tiers` (ascending) gave at `place`."""
-        tenant, key, prompt, kind = _owned(place)
+    def add(self, context: AgreementPlace, tiers: tuple[int, ...], counts: AgreementCounts) -> None:
+        """Add `counts` of answers that `tiers` (ascending) gave in `context`."""
+        tenant, key, prompt, kind = _owned(context)
         whole = (tenant, key, prompt, kind, tiers)
         self._prompts[whole] = self._prompts[whole].plus(counts)
         self._keys[tenant, key, kind, tiers] = self._keys[tenant, key, kind, tiers].plus(counts)
         tenants = self._tenants[kind, tiers]
         tenants[tenant] = tenants.get(tenant, AgreementCounts()).plus(counts)
 
-    def compared(self, place: AgreementPlace, tiers: tuple[int, ...], agreed: bool) -> None:
-        self.add(place, tiers, AgreementCounts(compared=1.0, agreed=float(agreed)))
+    def compared(self, context: AgreementPlace, tiers: tuple[int, ...], agreed: bool) -> None:
+        self.add(context, tiers, AgreementCounts(compared=1.0, agreed=float(agreed)))
 
-    def verified(self, place: AgreementPlace, tiers: tuple[int, ...], lost: float, informed: float = 1.0) -> None:
+    def verified(self, context: AgreementPlace, tiers: tuple[int, ...], lost: float, informed: float = 1.0) -> None:
         """Count one agreed answer that was verified; `lost`: P(it is worse than the strongest tier's), in [0, 1], as a
         judge of the informedness `informed`, 1 - 2 e, said."""
         weight = max(informed, LEAST_INFORMED) ** 2
         corrected = (lost - 0.5) / max(informed, LEAST_INFORMED) + 0.5
-        self.add(place, tiers, AgreementCounts(verified=weight, lost=weight * corrected))
+        self.add(context, tiers, AgreementCounts(verified=weight, lost=weight * corrected))
 
-    def levels(self, place: AgreementPlace, tiers: tuple[int, ...]) -> list[AgreementCounts]:
+    def levels(self, context: AgreementPlace, tiers: tuple[int, ...]) -> list[AgreementCounts]:
         """Return the counts of other tenants (bounded), of the tenant's other keys, of the key's other system prompts,
         and of the system prompt."""
-        tenant, key, prompt, kind = _owned(place)
+        tenant, key, prompt, kind = _owned(context)
         tenants = self._tenants.get((kind, tiers), {})
         others = AgreementCounts()
         for name, counts in tenants.items():
@@ -164,5 +164,5 @@ class AgreementTable:
         return [others, whole.minus(mine), mine.minus(prompts), prompts]
 
 
-def _owned(place: AgreementPlace) -> AgreementPlace:
-    return place if place.tenant else place._replace(tenant=f"key {place.key}")
+def _owned(context: AgreementPlace) -> AgreementPlace:
+    return context if context.tenant else context._replace(tenant=f"key {context.key}")

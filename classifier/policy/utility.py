@@ -44,8 +44,8 @@ def enough_of(prediction: Prediction) -> float:
     such prompts, and where outcomes of the catalogue's own tiers were measured."""
     if prediction.kind != "prior":
         return 1.0
-    known = max(prediction.labels, default=0.0)
-    return 1.0 if known >= FIRST_LABELS else ENOUGH + (1.0 - ENOUGH) * known / FIRST_LABELS
+    most_labels = max(prediction.labels, default=0.0)
+    return 1.0 if most_labels >= FIRST_LABELS else ENOUGH + (1.0 - ENOUGH) * most_labels / FIRST_LABELS
 
 
 def worths(prediction: Prediction, costs: Sequence[float], reference: float, exchange: float) -> list[float]:

@@ -181,10 +181,10 @@ def _read_tensors(folder: Path, manifest: Manifest) -> Tensors:
         blob = path.read_bytes()
     except OSError as error:
         raise ArtefactError(f"{path} cannot be read: {error}.") from error
-    found = hashlib.sha256(blob).hexdigest()
-    if found != manifest.files.get(name):
+    sha256 = hashlib.sha256(blob).hexdigest()
+    if sha256 != manifest.files.get(name):
         raise ArtefactError(
-            f"{path}: SHA-256 is {found[:12]}…, the manifest says {str(manifest.files.get(name))[:12]}…; "
+            f"{path}: SHA-256 is {sha256[:12]}…, the manifest says {str(manifest.files.get(name))[:12]}…; "
             "the file was changed or cut short. Restore it or use another version."
         )
     try:

@@ -59,11 +59,11 @@ class ArtefactRegistry:
 
     def canary(self) -> Canary | None:
         """The version on trial, if there is one. Raises `ArtefactError` for an invalid pointer."""
-        given = self._pointer().get("canary")
-        if given is None:
+        stored = self._pointer().get("canary")
+        if stored is None:
             return None
         try:
-            canary = msgspec.convert(given, Canary)
+            canary = msgspec.convert(stored, Canary)
         except msgspec.ValidationError as error:
             raise ArtefactError(f"{self.root / POINTER}: canary: {error}.") from error
         _check_share(canary.share)
@@ -79,10 +79,10 @@ class ArtefactRegistry:
         # Unlike `Path.is_file`, this is False for a name that is too long for a file system.
         is_known = Path(version).name == version and os.path.isfile(folder / "manifest.json")
         if version.startswith(".") or not is_known:
-            known = (
+            listed = (
                 ", ".join(self.versions()) or "none yet: a retraining makes them, and the shipped one serves until then"
             )
-            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {known}.")
+            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {listed}.")
         return folder
 
     def promote(self, version: str) -> Path:
@@ -125,9 +125,9 @@ class ArtefactRegistry:
 
     def experiment(self) -> Split | None:
         """The traffic split, or None. Raises `ArtefactError` for an invalid pointer."""
-        given = self._pointer().get("experiment")
+        stored = self._pointer().get("experiment")
         try:
-            return None if given is None else msgspec.convert(given, Split)
+            return None if stored is None else msgspec.convert(stored, Split)
         except msgspec.ValidationError as error:
             raise ArtefactError(f"{self.root / POINTER}: experiment: {error}.") from error
 

@@ -84,10 +84,10 @@ def listed_versions(root: Path) -> list[ListedVersion]:
         status[previous] = "previous"
     promoted = (root / POINTER).is_file()
     status[registry.current().name if promoted else shipped.name] = "current"
-    found = [_listed(registry, root / version, status.get(version, "")) for version in registry.versions()]
+    listed = [_listed(registry, root / version, status.get(version, "")) for version in registry.versions()]
     if shipped.name not in registry.versions():
-        found.append(_listed(ArtefactRegistry(shipped.parent), shipped, status.get(shipped.name, "shipped")))
-    return found
+        listed.append(_listed(ArtefactRegistry(shipped.parent), shipped, status.get(shipped.name, "shipped")))
+    return listed
 
 
 def _listed(registry: ArtefactRegistry, folder: Path, status: str) -> ListedVersion:
@@ -102,5 +102,5 @@ def _listed(registry: ArtefactRegistry, folder: Path, status: str) -> ListedVers
         encoder=str(manifest.encoder.get("name", "?")),
         rows=manifest.counts.get("train", 0),
         megabytes=round(sum(file.stat().st_size for file in folder.iterdir()) / 1e6, 2),
-        line=[one.version for one in lineage(registry, folder.name)],
+        line=[ancestor.version for ancestor in lineage(registry, folder.name)],
     )

@@ -43,19 +43,19 @@ _MOST_STEPS, _ENOUGH = 30, 1e-6
 
 def fit_head(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
     """Fit on the `labels` that are not private; `penalty`: of squared weights of embedding and features, in labels."""
-    known = labels.take(~labels.private)
-    given = inputs(known.classes, known.embedding, known.surface).astype(np.float64)
-    offset, penalties = prior_logits(known.classes, prior), np.full(given.shape[1], penalty)
-    penalties[: known.classes.shape[1]] = _HEAD_CLASS_PENALTY
+    public = labels.take(~labels.private)
+    design = inputs(public.classes, public.embedding, public.surface).astype(np.float64)
+    offset, penalties = prior_logits(public.classes, prior), np.full(design.shape[1], penalty)
+    penalties[: public.classes.shape[1]] = _HEAD_CLASS_PENALTY
     squared_length = 1 / _HEAD_CLASS_PENALTY + 2 / penalty
-    told = known.told * tenant_shares(known, 4 * LABELS_BOUND / squared_length)
-    scores = np.clip(np.nan_to_num(known.scores), 0.0, 1.0)
-    weights = np.zeros((given.shape[1], prior.shape[1]), np.float32)
+    told = public.told * tenant_shares(public, 4 * LABELS_BOUND / squared_length)
+    scores = np.clip(np.nan_to_num(public.scores), 0.0, 1.0)
+    weights = np.zeros((design.shape[1], prior.shape[1]), np.float32)
     for tier in range(prior.shape[1]):
         seen = told[:, tier] > 0
         if seen.any():
             weights[:, tier] = _logistic(
-                given[seen], offset[seen, tier], scores[seen, tier], told[seen, tier], penalties
+                design[seen], offset[seen, tier], scores[seen, tier], told[seen, tier], penalties
             )
     return CatalogueHead(prior, weights)
 
@@ -70,21 +70,21 @@ def tenant_shares(labels: Labels, most: float) -> Float:
     return shares
 
 
-def _logistic(given: Float64, offset: Float, scores: Float, told: Float, penalties: Float64) -> Float64:
+def _logistic(design: Float64, offset: Float, scores: Float, told: Float, penalties: Float64) -> Float64:
     """Return the weights that minimise the log loss plus half of the `penalties` times their squares, by Newton's
     method with step halving."""
 
     def loss(weights: Float64) -> float:
-        logits = offset + given @ weights
+        logits = offset + design @ weights
         whole = told * (np.logaddexp(0.0, logits) - scores * logits)
         return float(whole.sum() + penalties @ weights**2 / 2)
 
-    weights = np.zeros(given.shape[1])
+    weights = np.zeros(design.shape[1])
     now = loss(weights)
     for _ in range(_MOST_STEPS):
-        p = 1.0 / (1.0 + np.exp(-(offset + given @ weights)))
-        slope = given.T @ (told * (p - scores)) + penalties * weights
-        curve = (given * (told * p * (1 - p))[:, None]).T @ given
+        p = 1.0 / (1.0 + np.exp(-(offset + design @ weights)))
+        slope = design.T @ (told * (p - scores)) + penalties * weights
+        curve = (design * (told * p * (1 - p))[:, None]).T @ design
         curve.flat[:: len(weights) + 1] += penalties
         step = np.linalg.solve(curve, slope)
         while (then := loss(weights - step)) > now and np.abs(step).max() > _ENOUGH:
@@ -104,20 +104,20 @@ _LEAST, _MOST = 0.01, 0.99
 def fit_classes(labels: Labels, table: Float, penalty: float) -> RefittedClasses:
     """Fit on `labels` that are not private over `table` [4, tiers - 1], P(as good) by class; `penalty` is that of the
     squared weights of embedding and features, in labels. Deterministic."""
-    known = labels.take(~labels.private)
-    given = inputs(known.classes, known.embedding, known.surface).astype(np.float64)
-    start, said = class_logits(known.classes).astype(np.float64), log_likelihoods(known, table)
-    penalties = np.full((given.shape[1], 1), penalty)
-    penalties[: known.classes.shape[1]] = _CLASS_PENALTY
-    own = known.tenant >= 0
-    weights, told = np.zeros((given.shape[1], len(table))), row_weights(known)
+    public = labels.take(~labels.private)
+    design = inputs(public.classes, public.embedding, public.surface).astype(np.float64)
+    start, said = class_logits(public.classes).astype(np.float64), log_likelihoods(public, table)
+    penalties = np.full((design.shape[1], 1), penalty)
+    penalties[: public.classes.shape[1]] = _CLASS_PENALTY
+    own = public.tenant >= 0
+    weights, told = np.zeros((design.shape[1], len(table))), row_weights(public)
     if (told[~own] > 0).any():
-        weights = _at_minimum(given[~own], start[~own], said[~own], told[~own], penalties)
+        weights = _at_minimum(design[~own], start[~own], said[~own], told[~own], penalties)
     if (told[own] > 0).any():
-        share = _shares(known.tenant[own], told[own], tenant_bound(penalty))
-        before = start[own] + given[own] @ weights
+        share = _shares(public.tenant[own], told[own], tenant_bound(penalty))
+        before = start[own] + design[own] @ weights
         targets = soft_targets(before, said[own])
-        weights = weights + _nearest(given[own], before, targets, told[own] * share, penalties)
+        weights = weights + _nearest(design[own], before, targets, told[own] * share, penalties)
     return RefittedClasses(np.clip(table, 0.0, 1.0), weights.astype(np.float32))
 
 
@@ -128,8 +128,8 @@ def tenant_bound(penalty: float) -> float:
 
 def row_weights(labels: Labels) -> Float64:
     """Return [n]: the weight of each row, that of its weightiest label."""
-    found: Float64 = labels.told.max(axis=1, initial=0.0).astype(np.float64)
-    return found
+    weights: Float64 = labels.told.max(axis=1, initial=0.0).astype(np.float64)
+    return weights
 
 
 def log_likelihoods(labels: Labels, table: Float) -> Float64:
@@ -138,45 +138,45 @@ def log_likelihoods(labels: Labels, table: Float) -> Float64:
     p = np.clip(table, _LEAST, _MOST).astype(np.float64)
     share = labels.told / np.maximum(row_weights(labels), 1e-9)[:, None]
     scores = np.clip(np.nan_to_num(labels.scores), 0.0, 1.0)
-    found: Float64 = (share * scores) @ np.log(p).T + (share * (1 - scores)) @ np.log(1 - p).T
-    return found
+    logs: Float64 = (share * scores) @ np.log(p).T + (share * (1 - scores)) @ np.log(1 - p).T
+    return logs
 
 
 def soft_targets(logits: Float64, said: Float64) -> Float64:
     """Return P of the classes [n, 4] by Bayes' rule, from the model's `logits` [n, 4] and `log_likelihoods`."""
-    found: Float64 = np.exp(_normalised(logits + said))
-    return found
+    targets: Float64 = np.exp(_normalised(logits + said))
+    return targets
 
 
 def _shares(tenant: npt.NDArray[np.int32], told: Float64, most: float) -> Float64:
     """Return [n]: what scales the weights `told` [n] of each tenant's rows to a sum of at most `most`."""
     whole = np.bincount(tenant, told)
-    found: Float64 = np.minimum(1.0, most / np.maximum(whole, 1e-9))[tenant]
-    return found
+    shares: Float64 = np.minimum(1.0, most / np.maximum(whole, 1e-9))[tenant]
+    return shares
 
 
-def _at_minimum(given: Float64, start: Float64, said: Float64, told: Float64, penalties: Float64) -> Float64:
+def _at_minimum(design: Float64, start: Float64, said: Float64, told: Float64, penalties: Float64) -> Float64:
     """Return the weights [inputs, 4] at a minimum of J, from no weights on; `start` [n, 4] are the logits there."""
 
     def loss(flat: Float64) -> tuple[float, Float64]:
         weights = flat.reshape(len(penalties), -1)
-        log_q = _normalised(start + given @ weights)
+        log_q = _normalised(start + design @ weights)
         log_r = _normalised(log_q + said)
         # log(sum of q l) is log q + log l - log r of any class.
         likely = (log_q + said - log_r)[:, 0]
-        slope = given.T @ (told[:, None] * (np.exp(log_q) - np.exp(log_r))) + penalties * weights
+        slope = design.T @ (told[:, None] * (np.exp(log_q) - np.exp(log_r))) + penalties * weights
         return float((penalties * weights**2).sum() / 2 - told @ likely), slope.ravel()
 
     return minimise(loss, np.zeros(len(penalties) * start.shape[1])).reshape(len(penalties), -1)
 
 
-def _nearest(given: Float64, start: Float64, targets: Float64, told: Float64, penalties: Float64) -> Float64:
+def _nearest(design: Float64, start: Float64, targets: Float64, told: Float64, penalties: Float64) -> Float64:
     """Return the weights [inputs, 4] that minimise the cross-entropy with `targets` [n, 4] plus the penalty."""
 
     def loss(flat: Float64) -> tuple[float, Float64]:
         weights = flat.reshape(len(penalties), -1)
-        log_q = _normalised(start + given @ weights)
-        slope = given.T @ (told[:, None] * (np.exp(log_q) - targets)) + penalties * weights
+        log_q = _normalised(start + design @ weights)
+        slope = design.T @ (told[:, None] * (np.exp(log_q) - targets)) + penalties * weights
         cross = -(told @ (targets * log_q).sum(axis=1))
         return float((penalties * weights**2).sum() / 2 + cross), slope.ravel()
 
@@ -186,5 +186,5 @@ def _nearest(given: Float64, start: Float64, targets: Float64, told: Float64, pe
 def _normalised(logits: Float64) -> Float64:
     """Return log P [n, 4] of `logits`."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    found: Float64 = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return found
+    log_p: Float64 = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return log_p

@@ -62,21 +62,21 @@ def fit_complexity(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, 
 def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> Float:
     """Return P(class) [n, 4] of each row by a model trained without its fold."""
     read, cuts = encoded(_prompts(rows), outcome_model), _cuts(rows)
-    fold, found = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
+    fold, unseen = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
     for k in range(FOLDS):
         model = _fit(_part(read, fold != k), cuts[fold != k], outcome_model, seed)
-        found[fold == k] = _predicted(model, _part(read, fold == k))
-    return found
+        unseen[fold == k] = _predicted(model, _part(read, fold == k))
+    return unseen
 
 
 def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Float:
     """Return P(class) [n, 4] of `prompts`, each the mixture of its readings."""
     read = [(row, *reading) for row, prompt in enumerate(prompts) for reading in prompt.as_classified]
     rows, inputs, weights = zip(*read, strict=True)
-    found = np.zeros((len(prompts), CUTS + 1), np.float32)
+    p_class = np.zeros((len(prompts), CUTS + 1), np.float32)
     shares = np.array(weights, np.float32)[:, None]
-    np.add.at(found, np.array(rows), shares * _predicted(model, encoded(inputs, outcome_model)))
-    return found
+    np.add.at(p_class, np.array(rows), shares * _predicted(model, encoded(inputs, outcome_model)))
+    return p_class
 
 
 def _fit(read: Encoded, cuts: Float, outcome_model: OutcomeModel, seed: int) -> ComplexityModel:
@@ -116,11 +116,11 @@ def _linear(x: sp.csr_matrix, cuts: Float) -> tuple[Float, Float]:
 
 
 def _predicted(model: ComplexityModel, read: Encoded) -> Float:
-    found = [
+    p_class = [
         model.probabilities(prompt.turn, tokenise(prompt.turn), features, embedding)
         for prompt, features, embedding in zip(read.prompts, read.features, read.embedding, strict=True)
     ]
-    return np.array(found, np.float32).reshape(-1, CUTS + 1)
+    return np.array(p_class, np.float32).reshape(-1, CUTS + 1)
 
 
 def _prompts(rows: Sequence[LabelledPrompt]) -> list[RoutingInput]:

@@ -113,14 +113,14 @@ def refit_complexity(
     of_rated = list(_rows_of_rated(rated, rng))
     made = [*of_rated, *_rows_of_unrated(prior, unrated, outcome_model, rng)]
     written = {row.prompt for row in rated}
-    own = {place for place, (prompt, *_) in enumerate(of_rated) if prompt in written}
+    own = {index for index, (prompt, *_) in enumerate(of_rated) if prompt in written}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(group for *_, group in made))}
     rows = _Rows(
         [prompt for prompt, *_ in made],
         np.array([target for _, target, _, _ in made]),
         np.array([weight for _, _, weight, _ in made]),
         np.array([numbers[group] for *_, group in made]),
-        np.array([place in own for place in range(len(made))]),
+        np.array([index in own for index in range(len(made))]),
     )
     read = encoded([routing_input_of_text(prompt).request for prompt in rows.prompts], outcome_model)
     read = _without_form(read, prior)
@@ -136,14 +136,14 @@ def out_of_fold_refits(
     seed: int = 0,
 ) -> Float:
     """Return P(class) [n, 4] of the `rated` prompts by models refitted without their groups."""
-    fold = np.array([_fold_of(_group_of(place, row)) for place, row in enumerate(rated)])
-    found = np.zeros((len(rated), CUTS + 1), np.float32)
+    fold = np.array([_fold_of(_group_of(index, row)) for index, row in enumerate(rated)])
+    unseen = np.zeros((len(rated), CUTS + 1), np.float32)
     for k in range(_FOLDS):
-        known = [row for row, own in zip(rated, fold, strict=True) if own != k]
-        model = refit_complexity(prior, known, unrated, outcome_model, seed=seed)
+        train_rows = [row for row, own in zip(rated, fold, strict=True) if own != k]
+        model = refit_complexity(prior, train_rows, unrated, outcome_model, seed=seed)
         mine = [routing_input_of_text(row.prompt) for row, own in zip(rated, fold, strict=True) if own == k]
-        found[fold == k] = predicted(model, mine, outcome_model)
-    return found
+        unseen[fold == k] = predicted(model, mine, outcome_model)
+    return unseen
 
 
 def _group_of(number: int, row: LabelledPrompt) -> str:
@@ -156,11 +156,11 @@ def _fold_of(group: str) -> int:
 
 
 def _rows_of_rated(rated: Sequence[LabelledPrompt], rng: Random) -> Iterator[_Row]:
-    for place, row in enumerate(rated):
+    for index, row in enumerate(rated):
         target = [
             float(np.clip(np.mean([c <= k for c in row.classes]), _LEAST, 1 - _LEAST)) for k in range(1, CUTS + 1)
         ]
-        group, weight = _group_of(place, row), row.weight
+        group, weight = _group_of(index, row), row.weight
         yield row.prompt, target, RATED * weight, group
         if row.kind in _OF_GROUPS:
             continue
@@ -192,10 +192,10 @@ def _rows_of_unrated(
     of_group: Mapping[str, list[float]] = {
         row.group: target for row, target in zip(english, targets, strict=True) if row.group is not None
     }
-    for place, (row, target) in enumerate(zip(english, targets, strict=True)):
+    for index, (row, target) in enumerate(zip(english, targets, strict=True)):
         if row.group is not None:
             continue
-        group = f"unrated {place}"
+        group = f"unrated {index}"
         yield row.prompt, target, UNRATED, group
         for kind in rng.sample((misspelt, ornate, wrapped), 2):
             yield kind(row.prompt, rng), target, UNRATED_COPY, group
@@ -259,7 +259,7 @@ def _fit(prior: ComplexityModel, rows: _Rows, read: Encoded, seed: int) -> Compl
 def _linear(x: Any, rows: _Rows, prior: Float64, start: Float64, steps: int) -> Float64:
     """Return the weights [d + 1, 3], the last of them the bias, from `start` on; the bias is not penalised."""
     transposed, size = x.T.tocsr(), np.bincount(rows.groups)
-    found = np.empty_like(prior)
+    weights = np.empty_like(prior)
     for k in range(CUTS):
         target, before = rows.targets[:, k], prior[:-1, k]
 
@@ -271,8 +271,8 @@ def _linear(x: Any, rows: _Rows, prior: Float64, start: Float64, steps: int) -> 
             value = cross + AGREEMENT * (apart @ apart) + shift @ shift / (2 * C)
             return float(value), np.append(transposed @ slope + shift / C, slope.sum())
 
-        found[:, k] = minimize(loss, start[:, k], jac=True, method="L-BFGS-B", options={"maxiter": steps}).x
-    return found
+        weights[:, k] = minimize(loss, start[:, k], jac=True, method="L-BFGS-B", options={"maxiter": steps}).x
+    return weights
 
 
 def _stretched(logits: Float64, targets: Float64) -> tuple[Float64, Float64]:
@@ -280,15 +280,15 @@ def _stretched(logits: Float64, targets: Float64) -> tuple[Float64, Float64]:
     same weight in all."""
     nearest = np.clip(np.round(CUTS + 1 - targets.sum(axis=1)), 1, CUTS + 1).astype(np.intp)
     weights = 1.0 / np.bincount(nearest, minlength=CUTS + 2)[nearest]
-    found = np.empty((2, CUTS))
+    fitted = np.empty((2, CUTS))
     for k in range(CUTS):
 
         def loss(by: Float64, z: Float64 = logits[:, k], target: Float64 = targets[:, k]) -> float:
             moved = by[0] * z + by[1]
             return float(weights @ (np.logaddexp(0.0, moved) - target * moved))
 
-        found[:, k] = minimize(loss, np.array([1.0, 0.0]), method="L-BFGS-B", bounds=[(0.5, 3.0), (-3.0, 3.0)]).x
-    return found[0], found[1]
+        fitted[:, k] = minimize(loss, np.array([1.0, 0.0]), method="L-BFGS-B", bounds=[(0.5, 3.0), (-3.0, 3.0)]).x
+    return fitted[0], fitted[1]
 
 
 def _behind(trees: Trees, features: int, slope: Float64, shift: Float64) -> Trees:

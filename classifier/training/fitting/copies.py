@@ -94,8 +94,8 @@ def wrapped(text: str, rng: Random, language: str = "en") -> str:
     wrappers, sentences = _answer_forms()
     if rng.random() < 0.3:
         return rng.choice(wrappers).replace("{}", text)
-    known = sentences["en" if language not in sentences or rng.random() < 0.2 else language]
-    said = " ".join(rng.sample(known, min(len(known), rng.choice((1, 1, 2, 2, 3, 4)))))
+    phrases = sentences["en" if language not in sentences or rng.random() < 0.2 else language]
+    said = " ".join(rng.sample(phrases, min(len(phrases), rng.choice((1, 1, 2, 2, 3, 4)))))
     between = rng.choice(("\n\n", "\n", " "))
     if rng.random() < 0.25:
         return said + between + text
@@ -160,17 +160,17 @@ def _lines(name: str) -> list[str]:
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    known = sorted(words, key=len, reverse=True)
-    return re.compile(rf"(?<![\w'])({'|'.join(map(re.escape, known))})(?![\w'])", re.IGNORECASE)
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile(rf"(?<![\w'])({'|'.join(map(re.escape, longest_first))})(?![\w'])", re.IGNORECASE)
 
 
 @cache
 def _ornate_words() -> tuple[re.Pattern[str], dict[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    ornate_by_word: dict[str, list[str]] = {}
     for line in _lines("ornate_words.txt"):
         plain, *said = (part.strip() for part in line.split("|"))
-        found.update(dict.fromkeys((word.strip() for word in plain.split("/")), said))
-    return _any_of(found), found
+        ornate_by_word.update(dict.fromkeys((word.strip() for word in plain.split("/")), said))
+    return _any_of(ornate_by_word), ornate_by_word
 
 
 @cache
@@ -189,12 +189,12 @@ def _lexicon() -> dict[str, list[str]]:
 
 @cache
 def _lexicon_words() -> tuple[re.Pattern[str], dict[str, int]]:
-    place_of: dict[str, int] = {}
-    for place, word in enumerate(_lexicon()["en"]):
+    index_of: dict[str, int] = {}
+    for index, word in enumerate(_lexicon()["en"]):
         stem = word[:-1] if word.endswith("e") else word
         plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
         for form in (word, plural, f"{stem}ed", f"{stem}ing", f"{word}es"):
-            place_of.setdefault(form, place)
+            index_of.setdefault(form, index)
     for word, like in _LIKE.items():
-        place_of.setdefault(word, place_of[like])
-    return _any_of(place_of), place_of
+        index_of.setdefault(word, index_of[like])
+    return _any_of(index_of), index_of

@@ -89,14 +89,17 @@ class FollowUpReport(msgspec.Struct, frozen=True, kw_only=True):
     def lines(self) -> list[list[str]]:
         """Return table rows: a measure and its figure."""
         named = ("right", "brier", "constant", "calibration", "both")
-        found = [[name, f"{getattr(self, name):.3f}"] for name in named]
-        bins = [[f"P {one.least:.2f} to {one.most:.2f}", f"{one.needs:.2f} of {one.turns}"] for one in self.bins]
-        return [*found, *bins, ["rows", str(self.rows)]]
+        figures = [[name, f"{getattr(self, name):.3f}"] for name in named]
+        bins = [
+            [f"P {interval.least:.2f} to {interval.most:.2f}", f"{interval.needs:.2f} of {interval.turns}"]
+            for interval in self.bins
+        ]
+        return [*figures, *bins, ["rows", str(self.rows)]]
 
 
 def read_dialogues(path: Path) -> list[Example]:
     """Return the last turns of a file of dialogues, JSON lines. Raises `TrainingDataError` naming the line."""
-    found = []
+    examples = []
     for where, row in json_lines(path, _Dialogue, TrainingDataError):
         asked = [at for at, turn in enumerate(row.turns) if turn.role == "user"]
         if len(asked) < 2 or asked[-1] != len(row.turns) - 1:
@@ -104,8 +107,8 @@ def read_dialogues(path: Path) -> list[Example]:
         answers = [turn.content for turn in row.turns[asked[-2] : asked[-1]] if turn.role == "assistant"]
         answer = answers[-1] if answers else ""
         before, turn = row.turns[asked[-2]].content, row.turns[-1].content
-        found.append(Example(turn, before, answer, row.follow_up, row.weight))
-    return found
+        examples.append(Example(turn, before, answer, row.follow_up, row.weight))
+    return examples
 
 
 def own_examples(seed: int = 0, folder: Path = PROMPTS) -> list[Example]:
@@ -118,24 +121,24 @@ def own_examples(seed: int = 0, folder: Path = PROMPTS) -> list[Example]:
         raise TrainingDataError(f"{error}. Train in a checkout: a wheel has no training prompts.") from error
     draw = random.Random(seed)
     contexts = {language: [_parts(line, 2) for line in _lines(text)] for language, text in written["before"].items()}
-    found: list[Example] = []
+    examples: list[Example] = []
     for kind, needs, weight in (
         ("new", False, ALONE_WEIGHT), ("closing", False, ALONE_WEIGHT), ("needs", True, NEEDS_WEIGHT)
     ):  # fmt: skip
         for language, text in written[kind].items():
             for turn in _lines(text):
-                found += _after_contexts([turn] * CONTEXTS, contexts, language, draw, needs, weight / CONTEXTS)
+                examples += _after_contexts([turn] * CONTEXTS, contexts, language, draw, needs, weight / CONTEXTS)
     for kind, needs in (("new_templates", False), ("needs_templates", True)):
         for language, text in written[kind].items():
             words = {**written["words"]["en"], **written["words"]["all"], **written["words"].get(language, {})}
             for template in _lines(text):
                 turns = [_filled(template, words, draw) for _ in range(DRAWS)]
-                found += _after_contexts(turns, contexts, language, draw, needs, DRAW_WEIGHT)
+                examples += _after_contexts(turns, contexts, language, draw, needs, DRAW_WEIGHT)
     for kind, needs in (("replies", True), ("same_topic", False)):
         for text in written[kind].values():
             for before, answer, turn in (_parts(line, 3) for line in _lines(text)):
-                found.append(Example(turn, before, answer, needs))
-    return [*found, *_of_blocks(dialogues)]
+                examples.append(Example(turn, before, answer, needs))
+    return [*examples, *_of_blocks(dialogues)]
 
 
 def _lines(text: str) -> list[str]:
@@ -193,29 +196,31 @@ def fit_follow_up(examples: Sequence[Example]) -> FollowUpModel:
 
 def out_of_fold(examples: Sequence[Example], seed: int = 0) -> Float:
     """Return P [n] of each example by a model trained without any that has the same turn."""
-    turns = sorted({_plain(one.turn) for one in examples})
+    turns = sorted({_plain(example.turn) for example in examples})
     numbers = np.random.default_rng(seed).permutation(len(turns)) % FOLDS
     of_turn = dict(zip(turns, numbers.tolist(), strict=True))
-    fold, x, found = (
-        np.array([of_turn[_plain(one.turn)] for one in examples]),
+    fold, x, unseen = (
+        np.array([of_turn[_plain(example.turn)] for example in examples]),
         _design(examples),
         np.zeros(len(examples)),
     )
     for k in range(FOLDS):
-        model = _fit(x[fold != k], [one for one, own in zip(examples, fold, strict=True) if own != k])
+        model = _fit(x[fold != k], [example for example, own in zip(examples, fold, strict=True) if own != k])
         logits = x[fold == k] @ model.weights.astype(np.float64) + model.bias
-        found[fold == k] = 1.0 / (1.0 + np.exp(-logits))
-    return found
+        unseen[fold == k] = 1.0 / (1.0 + np.exp(-logits))
+    return unseen
 
 
 def predicted(model: FollowUpModel, examples: Sequence[Example]) -> Float:
     """Return P [n] of each example."""
-    return np.array([model.p(one.turn, one.before, one.answer, closes=is_closing(one.turn)) for one in examples])
+    return np.array(
+        [model.p(example.turn, example.before, example.answer, closes=is_closing(example.turn)) for example in examples]
+    )
 
 
 def measured(examples: Sequence[Example], p: Float) -> FollowUpReport:
     """Return the report for P `p` [n] of `examples`."""
-    needs = np.array([one.needs for one in examples], np.float64)
+    needs = np.array([example.needs for example in examples], np.float64)
     bins = []
     for least, most in pairwise(EDGES):
         of_bin = (p >= least) & ((p < most) | (most == EDGES[-1]))
@@ -226,7 +231,7 @@ def measured(examples: Sequence[Example], p: Float) -> FollowUpReport:
         right=float(np.mean((p >= 0.5) == needs)),
         brier=float(np.mean((p - needs) ** 2)),
         constant=float(np.mean((needs.mean() - needs) ** 2)),
-        calibration=sum(one.turns * abs(one.mean - one.needs) for one in bins) / len(examples),
+        calibration=sum(interval.turns * abs(interval.mean - interval.needs) for interval in bins) / len(examples),
         both=float(np.mean((p >= EDGES[1]) & (p <= EDGES[-2]))),
         bins=bins,
     )
@@ -237,13 +242,16 @@ def _plain(turn: str) -> str:
 
 
 def _design(examples: Sequence[Example]) -> sp.csr_matrix:
-    rows = [rows_of(signs(one.turn, one.before, one.answer, closes=is_closing(one.turn))) for one in examples]
+    rows = [
+        rows_of(signs(example.turn, example.before, example.answer, closes=is_closing(example.turn)))
+        for example in examples
+    ]
     ends = np.cumsum([0, *map(len, rows)])
     columns = np.array([row for own in rows for row in own], np.intp)
     return sp.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(rows), ROWS))
 
 
 def _fit(x: sp.csr_matrix, examples: Sequence[Example]) -> FollowUpModel:
-    needs = np.array([one.needs for one in examples], np.float64)
-    weights, bias = fit_logistic(x, needs, np.array([one.weight for one in examples]), c=C)
+    needs = np.array([example.needs for example in examples], np.float64)
+    weights, bias = fit_logistic(x, needs, np.array([example.weight for example in examples]), c=C)
     return FollowUpModel(weights.astype(np.float32), bias)

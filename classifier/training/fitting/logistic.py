@@ -87,14 +87,14 @@ def minimise(loss: Loss, start: Float64) -> Float64:
 def _times_inverse_curvature(gradient: Float64, pairs: list[tuple[Float64, Float64]]) -> Float64:
     """Return the inverse Hessian that `pairs` (step, change of the gradient), oldest first, stand for, times
     `gradient` [d]: the two loops of Nocedal and Wright, algorithm 7.4."""
-    found, shares = gradient.copy(), []
+    direction, shares = gradient.copy(), []
     for step, change in reversed(pairs):
-        share = (step @ found) / (step @ change)
-        found -= share * change
+        share = (step @ direction) / (step @ change)
+        direction -= share * change
         shares.append(share)
     if pairs:
         step, change = pairs[-1]
-        found *= (step @ change) / (change @ change)
+        direction *= (step @ change) / (change @ change)
     for (step, change), share in zip(pairs, reversed(shares), strict=True):
-        found += (share - (change @ found) / (step @ change)) * step
-    return found
+        direction += (share - (change @ direction) / (step @ change)) * step
+    return direction

@@ -47,9 +47,9 @@ class Examples(NamedTuple):
         """Return the examples at these positions."""
         return Examples._make(part[index] for part in self)
 
-    def column(self, place: int) -> "Examples":
+    def column(self, index: int) -> "Examples":
         """Return the examples of one judged tier."""
-        return self._replace(prompt=self.prompt[:, place : place + 1], labels=self.labels[:, place : place + 1])
+        return self._replace(prompt=self.prompt[:, index : index + 1], labels=self.labels[:, index : index + 1])
 
     def without_evidence(self) -> "Examples":
         """Return the examples with the prompt's information only."""
@@ -92,7 +92,7 @@ def examples_of(outcomes: Outcomes, labels: Float64, judged: list[int]) -> Examp
 def fit_head(examples: Examples, seed: int) -> EvidenceHead:
     """Fit the judge of a tier: one logistic per judged tier, regularised towards the prompt's own probability."""
     mean, scale = _moments(examples.evidence)
-    columns = [_fitted(examples.column(place), seed) for place in range(examples.labels.shape[1])]
+    columns = [_fitted(examples.column(index), seed) for index in range(examples.labels.shape[1])]
     coef, before, bias = (np.stack(parts, axis=-1) for parts in zip(*columns, strict=True))
     return EvidenceHead(*(part.astype(np.float32) for part in (mean, scale, coef, before, bias)))
 
@@ -101,25 +101,26 @@ def fit_judge(examples: Examples, seed: int) -> EvidenceHead | None:
     """Run `fit_head`, as far as evidence helps (`is_better`): for tiers above, columns without benefit use the prompt
     alone; None without benefit for the tier's own answers."""
     tiers = examples.labels.shape[1]
-    better = [is_better(examples.column(place), seed) for place in range(tiers)]
+    better = [is_better(examples.column(index), seed) for index in range(tiers)]
     if not better[0]:
         return None
     head, alone = fit_head(examples, seed), fit_head(examples.without_evidence(), seed)
-    known = np.asarray(better)
+    helps = np.asarray(better)
     return head._replace(
-        coef=np.where(known, head.coef, 0.0).astype(np.float32),
-        before=np.where(known, head.before, alone.before),
-        bias=np.where(known, head.bias, alone.bias),
+        coef=np.where(helps, head.coef, 0.0).astype(np.float32),
+        before=np.where(helps, head.before, alone.before),
+        bias=np.where(helps, head.bias, alone.bias),
     )
 
 
 def is_better(examples: Examples, seed: int) -> bool:
     """Return whether the out-of-fold log loss of the first judged tier is lower with evidence than by the prompt alone,
     by more than the standard error of the difference. Agreement is not used, because most answers have none."""
-    known = examples.evidence[:, EVIDENCE_NAMES.index("agreement_known")] > 0
-    first = examples.take(~known).column(0)
+    has_agreement = examples.evidence[:, EVIDENCE_NAMES.index("agreement_known")] > 0
+    first = examples.take(~has_agreement).column(0)
     losses = [
-        _log_loss(unseen_logits(given, seed)[:, 0], first.labels[:, 0]) for given in (first.without_evidence(), first)
+        _log_loss(unseen_logits(variant, seed)[:, 0], first.labels[:, 0])
+        for variant in (first.without_evidence(), first)
     ]
     gain = losses[0] - losses[1]
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
@@ -157,10 +158,10 @@ def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
     for number in np.unique(fold):
         train, test = examples.take(fold != number), examples.take(fold == number)
         inputs, seen = _inputs(train, train.evidence), _inputs(train, test.evidence, test.prompt)
-        found: Float64 | None = None
+        weights: Float64 | None = None
         for strength in STRENGTHS:
-            found = _logistic(inputs, train, strength, found)
-            losses[strength] += float(test.weight @ _log_loss(seen @ found, test.labels[:, 0]))
+            weights = _logistic(inputs, train, strength, weights)
+            losses[strength] += float(test.weight @ _log_loss(seen @ weights, test.labels[:, 0]))
     theta = _logistic(_inputs(examples, examples.evidence), examples, min(STRENGTHS, key=losses.__getitem__))
     return theta[:-2], float(theta[-2]), float(theta[-1])
 
@@ -212,7 +213,7 @@ def fit_lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> AnswerL
     x = length_design(any_tier.features, any_tier.embedding, mean, scale).astype(np.float64)
     y = np.log1p(tokens)
     fold = folds_of(any_tier.row, seed)
-    penalty = min(PENALTIES, key=lambda one: float(((_unseen(x, y, fold, one) - y) ** 2).mean()))
+    penalty = min(PENALTIES, key=lambda candidate: float(((_unseen(x, y, fold, candidate) - y) ** 2).mean()))
     coef, bias = _ridge(x, y, penalty)
     # From out-of-fold predictions, because in-sample residuals are too small.
     smear = np.exp(y - _unseen(x, y, fold, penalty)).mean(axis=0)

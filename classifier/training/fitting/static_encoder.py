@@ -73,9 +73,9 @@ def _components(vectors: Any, dim: int, seed: int) -> Float:
     if sp.issparse(vectors):
         components = TruncatedSVD(dim, random_state=seed).fit_transform(vectors)
     else:
-        known = ~np.isnan(vectors).any(axis=1)
+        complete = ~np.isnan(vectors).any(axis=1)
         components = np.full((len(vectors), dim), np.nan, np.float32)
-        components[known] = PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors[known])
+        components[complete] = PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors[complete])
     scaled: Float = (components / np.nanstd(components)).astype(np.float32)
     return scaled
 
@@ -83,12 +83,12 @@ def _components(vectors: Any, dim: int, seed: int) -> Float:
 def _regressed(matrix: sp.csr_matrix, targets: Float) -> Float:
     """Return the table [terms, t] of a ridge regression of `targets` [n, t] on the sparse vectors, without rows of
     NaN."""
-    known = matrix[~np.isnan(targets).any(axis=1)]
-    if not known.shape[0]:
+    observed = matrix[~np.isnan(targets).any(axis=1)]
+    if not observed.shape[0]:
         return np.zeros((matrix.shape[1], targets.shape[1]), np.float32)
     ridge = KernelRidge(alpha=TABLE_ALPHA, kernel="precomputed")
-    ridge.fit((known @ known.T).toarray(), targets[~np.isnan(targets).any(axis=1)])
-    table: Float = known.T @ np.asarray(ridge.dual_coef_, np.float32)
+    ridge.fit((observed @ observed.T).toarray(), targets[~np.isnan(targets).any(axis=1)])
+    table: Float = observed.T @ np.asarray(ridge.dual_coef_, np.float32)
     return table
 
 

@@ -49,8 +49,8 @@ class HiddenStates:
 
     def __call__(self, prompts: Sequence[str]) -> Float:
         self._folder.mkdir(parents=True, exist_ok=True)
-        known = self._stored()
-        missing = sorted({p for p in prompts if self._key(p) not in known})
+        stored = self._stored()
+        missing = sorted({p for p in prompts if self._key(p) not in stored})
         decoder = self._load() if missing else None
         for start in range(0, len(missing), _PART):
             part = missing[start : start + _PART]
@@ -58,19 +58,19 @@ class HiddenStates:
             with torch.inference_mode():
                 self._store(part, self._states(decoder, part))
             self._progress("asking the teacher", 0.3 * (start + len(part)) / len(missing))
-        known = self._stored() if missing else known
-        return np.stack([known[self._key(p)] for p in prompts]).astype(np.float32)
+        stored = self._stored() if missing else stored
+        return np.stack([stored[self._key(p)] for p in prompts]).astype(np.float32)
 
     def _key(self, prompt: str) -> str:
         asked = f"{self._model.name} {self._count} {MAX_TOKENS} {prompt}"
         return hashlib.sha256(asked.encode(errors="replace")).hexdigest()[:24]
 
     def _stored(self) -> dict[str, npt.NDArray[np.float16]]:
-        found: dict[str, npt.NDArray[np.float16]] = {}
+        states: dict[str, npt.NDArray[np.float16]] = {}
         for file in sorted(self._folder.glob("*.states.npz")):
             with np.load(file) as stored:
-                found.update(zip(stored["keys"].tolist(), stored["states"], strict=True))
-        return found
+                states.update(zip(stored["keys"].tolist(), stored["states"], strict=True))
+        return states
 
     def _store(self, prompts: Sequence[str], states: Float) -> None:
         keys = [self._key(p) for p in prompts]

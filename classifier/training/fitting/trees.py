@@ -32,11 +32,11 @@ def fit_trees(
     # With several threads the sums of gradients would depend on thread order.
     with threadpool_limits(1, user_api="openmp"):
         for head in range(labels.shape[1]):
-            known, of_head = ~np.isnan(labels[:, head]), max(1, round(rounds * share[head]))
-            grown += [(head, tree) for tree in _boosted(features, labels[:, head], known, of_head, seed)]
+            labelled, of_head = ~np.isnan(labels[:, head]), max(1, round(rounds * share[head]))
+            grown += [(head, tree) for tree in _boosted(features, labels[:, head], labelled, of_head, seed)]
             for k in np.unique(fold):
                 mine = fold == k
-                trees = [(0, tree) for tree in _boosted(features, labels[:, head], known & ~mine, of_head, seed)]
+                trees = [(0, tree) for tree in _boosted(features, labels[:, head], labelled & ~mine, of_head, seed)]
                 unseen[mine, head] = _joined(trees, features.shape[1], 1).logits(features[mine])[:, 0]
     return _joined(grown, features.shape[1], labels.shape[1]), unseen
 

@@ -56,11 +56,13 @@ class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
             "SIMPLE at tier 1 or 2": "simple_at_1_2",
             "EXPERT at tier 3 or 4": "expert_at_3_4",
         }
-        found = [(n, f"{getattr(self.model, f):.3f}", f"{getattr(self.length, f):.3f}") for n, f in named.items()]
-        mine, by_length = (" / ".join(f"{share:.2f}" for share in one.by_tier) for one in (self.model, self.length))
+        rows = [(n, f"{getattr(self.model, f):.3f}", f"{getattr(self.length, f):.3f}") for n, f in named.items()]
+        mine, by_length = (
+            " / ".join(f"{share:.2f}" for share in measure.by_tier) for measure in (self.model, self.length)
+        )
         agreement = "-" if self.agreement is None else f"{self.agreement:.3f}"
         return [
-            *found,
+            *rows,
             ("share of tiers 1 to 4", mine, by_length),
             ("rows; agreement of raters", str(self.rows), agreement),
         ]
@@ -68,12 +70,12 @@ class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_labelled(path: Path) -> list[LabelledPrompt]:
     """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
-    found = []
+    rows = []
     for where, row in json_lines(path, LabelledPrompt, TrainingDataError):
-        if not row.classes or not all(1 <= one <= 4 for one in row.classes):
+        if not row.classes or not all(1 <= rating <= 4 for rating in row.classes):
             raise TrainingDataError(f"{where}: classes are {row.classes}; each is 1 to 4.")
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def measured(rows: Sequence[LabelledPrompt], classes: Float) -> ComplexityReport:
@@ -111,10 +113,10 @@ def _share(hits: npt.NDArray[np.bool_]) -> float:
     return float(hits.mean()) if len(hits) else float("nan")
 
 
-def _macro_f1(truth: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) -> float:
+def _macro_f1(truth: npt.NDArray[np.integer], estimated: npt.NDArray[np.integer]) -> float:
     from sklearn.metrics import f1_score
 
-    return float(f1_score(truth, found, labels=list(Complexity), average="macro", zero_division=0))
+    return float(f1_score(truth, estimated, labels=list(Complexity), average="macro", zero_division=0))
 
 
 def _by_length(rows: Sequence[LabelledPrompt]) -> Float:
@@ -123,15 +125,15 @@ def _by_length(rows: Sequence[LabelledPrompt]) -> Float:
 
     x = np.log1p([[len(row.prompt)] for row in rows])
     y, fold = np.array([_median(row) for row in rows]), np.arange(len(rows)) % FOLDS
-    found = np.zeros((len(rows), len(Complexity)))
+    p_class = np.zeros((len(rows), len(Complexity)))
     for k in range(FOLDS):
-        known = fold != k
-        if not known.any() or len(np.unique(y[known])) < 2:
-            found[fold == k] = 1 / len(Complexity)
+        others = fold != k
+        if not others.any() or len(np.unique(y[others])) < 2:
+            p_class[fold == k] = 1 / len(Complexity)
             continue
-        model = LogisticRegression(C=1.0, max_iter=500).fit(x[known], y[known])
-        found[np.ix_(fold == k, model.classes_ - 1)] = model.predict_proba(x[fold == k])
-    return found
+        model = LogisticRegression(C=1.0, max_iter=500).fit(x[others], y[others])
+        p_class[np.ix_(fold == k, model.classes_ - 1)] = model.predict_proba(x[fold == k])
+    return p_class
 
 
 Tiers = npt.NDArray[np.integer]
@@ -179,12 +181,12 @@ class ConversationReport(msgspec.Struct, frozen=True, kw_only=True):
     def lines(self) -> list[list[str]]:
         """Return table rows: measure, in context, last turn alone, length, constant."""
         every = (self.context, self.alone, self.length, self.constant)
-        found = [
-            [named, *(f"{getattr(one, field):.3f}" for one in every)]
+        rows = [
+            [named, *(f"{getattr(measure, field):.3f}" for measure in every)]
             for named, field in (("within the range", "within"), ("below it", "below"), ("above it", "above"))
         ]
-        shares = [" / ".join(f"{share:.2f}" for share in one.by_tier) for one in every]
-        return [*found, ["share of tiers 1 to 4", *shares], ["rows", str(self.rows), "", "", ""]]
+        shares = [" / ".join(f"{share:.2f}" for share in measure.by_tier) for measure in every]
+        return [*rows, ["share of tiers 1 to 4", *shares], ["rows", str(self.rows), "", "", ""]]
 
 
 def holds_conversations(path: Path) -> bool:
@@ -199,13 +201,13 @@ def holds_conversations(path: Path) -> bool:
 
 def read_conversations(path: Path) -> list[RatedConversation]:
     """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
-    found = []
+    rows = []
     for where, row in json_lines(path, RatedConversation, TrainingDataError):
         if row.turns[-1].role != "user" or row.lo > row.hi:
             problem = "the last turn is the user's" if row.lo <= row.hi else "lo is at most hi"
             raise TrainingDataError(f"{where}: it must hold that {problem}.")
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def measured_conversations(
@@ -226,9 +228,9 @@ def measured_conversations(
 
 def first_day_tiers(classes: npt.NDArray[np.floating]) -> Tiers:
     """Return the tier [n] of the default setting for P(class) [n, 4]."""
-    p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    found: Tiers = 1 + first_day_choice(p_ok)
-    return found
+    p_ok = np.array([adequacy(p_class, tuple(Complexity)) for p_class in classes.tolist()])
+    tiers: Tiers = 1 + first_day_choice(p_ok)
+    return tiers
 
 
 def _turn_scores(rows: Sequence[RatedConversation], tier: Tiers) -> RangeScores:
@@ -246,21 +248,21 @@ def _turns_by_length(rows: Sequence[RatedConversation]) -> Tiers:
     one after the other."""
     length = np.array([len(row.turns[-1].content) for row in rows])
     least, most = np.array([(row.lo, row.hi) for row in rows]).T
-    fold, found = np.arange(len(rows)) % FOLDS, np.ones(len(rows), np.int64)
+    fold, tiers = np.arange(len(rows)) % FOLDS, np.ones(len(rows), np.int64)
     for k in range(FOLDS):
-        known = fold != k
+        others = fold != k
         cuts: list[int] = []
         for _ in range(len(Complexity) - 1):
-            candidates = sorted({0, *length[known].tolist(), 1 + int(length.max())})
+            candidates = sorted({0, *length[others].tolist(), 1 + int(length.max())})
             within = [
-                np.mean((least[known] <= (tier := _parted(length[known], [*cuts, cut]))) & (tier <= most[known]))
+                np.mean((least[others] <= (tier := _parted(length[others], [*cuts, cut]))) & (tier <= most[others]))
                 for cut in candidates
             ]
             cuts.append(candidates[int(np.argmax(within))])
-        found[fold == k] = _parted(length[fold == k], cuts)
-    return found
+        tiers[fold == k] = _parted(length[fold == k], cuts)
+    return tiers
 
 
 def _parted(length: npt.NDArray[np.integer], cuts: Sequence[int]) -> Tiers:
-    found: Tiers = 1 + np.sum(length[:, None] >= np.array(cuts)[None, :], axis=1)
-    return found
+    tiers: Tiers = 1 + np.sum(length[:, None] >= np.array(cuts)[None, :], axis=1)
+    return tiers

@@ -22,10 +22,10 @@ def resamples(n: int, times: int, seed: int) -> npt.NDArray[np.float32]:
 
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
     """Return the percentile interval of bootstrap draws; NaN draws (no pair to compare) are left out."""
-    known = draws[~np.isnan(draws)]
-    if not len(known):
+    finite = draws[~np.isnan(draws)]
+    if not len(finite):
         return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

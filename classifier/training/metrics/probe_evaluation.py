@@ -50,8 +50,8 @@ TIMES = 1000
 
 def _intervals(**measured: Floats) -> dict[str, Any]:
     """Return each figure, the first of its draws [b], and its 95% interval by the others, by their fields' names."""
-    found: dict[str, Any] = {name: float(draws[0]) for name, draws in measured.items()}
-    return found | {f"{name}_interval": interval(draws[1:]) for name, draws in measured.items()}
+    figures: dict[str, Any] = {name: float(draws[0]) for name, draws in measured.items()}
+    return figures | {f"{name}_interval": interval(draws[1:]) for name, draws in measured.items()}
 
 
 Ints = npt.NDArray[np.integer]
@@ -159,7 +159,7 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], 
 def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[str, Floats]:
     """Return out-of-fold logits [n, judged] of every way."""
     n = len(outcomes)
-    known = np.flatnonzero(~np.isnan(outcomes.agreement))
+    agreement_rows = np.flatnonzero(~np.isnan(outcomes.agreement))
     once = examples.take(np.arange(n))
     shuffled = once._replace(evidence=np.random.default_rng(seed).permutation(once.evidence))
     unseen: dict[str, Floats] = {
@@ -170,9 +170,9 @@ def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[st
     }
     seen = unseen_logits(examples, seed)
     unseen[EVIDENCE] = seen[:n]
-    if len(known):
+    if len(agreement_rows):
         unseen[AGREEMENT] = seen[:n].copy()
-        unseen[AGREEMENT][known] = seen[n:]
+        unseen[AGREEMENT][agreement_rows] = seen[n:]
     return unseen
 
 
@@ -234,7 +234,7 @@ def _lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> list[Lengt
 def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, int]]:
     """Return correct answers and questions by task."""
     members = {name: outcomes.group == number for number, name in enumerate(groups)}
-    return {name: (int(outcomes.correct[one].sum()), int(one.sum())) for name, one in members.items() if one.any()}
+    return {name: (int(outcomes.correct[mask].sum()), int(mask.sum())) for name, mask in members.items() if mask.any()}
 
 
 LEAST_ROWS = 100
@@ -269,11 +269,11 @@ def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: in
     labels = labels_of(common, label, strongest)
     tensors: Tensors = {}
     specs = []
-    for k, found in common.items():
+    for k, tier_outcomes in common.items():
         judged = judged_by(k, common, label, strongest)
         if not judged or judged[0] != k:
             continue
-        head = fit_judge(examples_of(found, np.stack([labels[j] for j in judged], axis=1), judged), seed)
+        head = fit_judge(examples_of(tier_outcomes, np.stack([labels[j] for j in judged], axis=1), judged), seed)
         if head is None:
             continue
         tensors |= head_tensors(k, head)
@@ -284,14 +284,14 @@ def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: in
                 model=collected.model,
                 fingerprint=collected.fingerprint,
                 judges=judged,
-                reads_agreement=not bool(np.isnan(found.agreement).all()),
+                reads_agreement=not bool(np.isnan(tier_outcomes.agreement).all()),
             )
         )
     lengths = None
     if tuple(folder.manifest.feature_names) == FEATURE_NAMES:
         lengths = fit_lengths(common, folder.manifest.encoder, seed)
         tensors |= lengths.tensors()
-    known = [] if lengths is None else lengths.tiers
+    length_tiers = [] if lengths is None else lengths.tiers
     report = evaluate_outcomes(folder, strongest, [spec.tier for spec in specs], seed)
     manifest = ProbeManifest(
         schema_version=SCHEMA_VERSION,
@@ -299,8 +299,8 @@ def _made(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: in
         catalog=folder.manifest.catalog,
         label=label,
         models=specs,
-        lengths=known,
-        length_fingerprints=[folder.manifest.tiers[str(k)].fingerprint for k in known],
+        lengths=length_tiers,
+        length_fingerprints=[folder.manifest.tiers[str(k)].fingerprint for k in length_tiers],
         encoder=folder.manifest.encoder,
         feature_names=folder.manifest.feature_names,
         evidence_names=list(EVIDENCE_NAMES),

@@ -202,7 +202,7 @@ def train_classes(
         )
     settings = settings or FineTuneSettings()
     raters = [np.array(row.classes)[:, None] <= np.arange(1, CUTS + 1) for row in rows]
-    labels = np.stack([one.mean(axis=0, dtype=np.float32) for one in raters])
+    labels = np.stack([votes.mean(axis=0, dtype=np.float32) for votes in raters])
     turns = [routing_input_of_text(row.prompt).request.turn for row in rows]
     order = np.random.default_rng(settings.seed).permutation(len(rows))
     valid, train = (

@@ -63,8 +63,8 @@ class ResumableLoop:
         self._names = {name: p for name, p in module.named_parameters() if p.requires_grad}
         sorted_in: list[list[tuple[str, Any]]] = [[] for _ in groups]
         for name, parameter in self._names.items():
-            place = next(i for i, (prefixes, _) in enumerate(groups) if name.startswith(tuple(prefixes)))
-            sorted_in[place].append((name, parameter))
+            index = next(i for i, (prefixes, _) in enumerate(groups) if name.startswith(tuple(prefixes)))
+            sorted_in[index].append((name, parameter))
         self._optimizer = torch.optim.AdamW(
             [
                 {"params": [p for _, p in members if (p.ndim > 1) == decays], "lr": rate, "weight_decay": decay}
