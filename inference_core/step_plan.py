@@ -155,8 +155,8 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
     def without_drafts(self) -> "ScheduledSequence":
         """Return the share without its drafts."""
-        known = self.token_ids[: len(self.token_ids) - self.num_drafts]
-        return msgspec.structs.replace(self, token_ids=known, num_drafts=0, draft_laws=None)
+        undrafted = self.token_ids[: len(self.token_ids) - self.num_drafts]
+        return msgspec.structs.replace(self, token_ids=undrafted, num_drafts=0, draft_laws=None)
 
 
 ChannelRows: TypeAlias = list[tuple[TokenChannel, list[tuple[int, bytes]]]]

@@ -76,8 +76,8 @@ class StepBuckets:
 
 def _smallest(sizes: tuple[int, ...], wanted: int) -> int | None:
     """The smallest of `sizes` of at least `wanted`."""
-    place = bisect_left(sizes, wanted)
-    return sizes[place] if place < len(sizes) else None
+    index = bisect_left(sizes, wanted)
+    return sizes[index] if index < len(sizes) else None
 
 
 class TooManySequencesError(CoreError):

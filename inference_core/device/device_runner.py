@@ -226,8 +226,8 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         if scored is not None:
             batch = replace(batch, sample_rows=torch.cat([batch.sample_rows, scored]))
         pending = batch.pending
-        known = self._drawn_before.index_select(0, pending.clamp(min=0))
-        tokens = torch.where(pending >= 0, known.clamp(min=0), batch.token_ids.long())
+        drawn = self._drawn_before.index_select(0, pending.clamp(min=0))
+        tokens = torch.where(pending >= 0, drawn.clamp(min=0), batch.token_ids.long())
         raw = self._decoder.forward(tokens, batch)
         if shape.sampled:
             self._draw(raw, shape)

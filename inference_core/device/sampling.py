@@ -171,15 +171,15 @@ class EditedRows:
     def _bring_up_to_date(
         self, row: _Row, sequence_id: str, spec: SampleSpec, updates: RowUpdates, rows_of_last: Mapping[str, int]
     ) -> None:
-        outputs, position, known = spec.output_token_ids, spec.position, row.outputs is spec.output_token_ids
+        outputs, position, is_same = spec.output_token_ids, spec.position, row.outputs is spec.output_token_ids
         masked = position < spec.params.min_tokens
-        if not known or row.masked != masked:
+        if not is_same or row.masked != masked:
             self.tables.set_bias(row.number, row_bias(spec, self._vocabulary))
         row.outputs, row.masked = outputs, masked
         if not is_penalised(spec.params):
             return
         pending = position > 0 and outputs[position - 1] == PENDING
-        if not known or row.counted not in (position - 1, position):
+        if not is_same or row.counted not in (position - 1, position):
             row.counted = position - pending
             self.tables.set_uses(row.number, row_uses(spec, outputs[: row.counted], self._vocabulary))
         if row.counted < position:
@@ -240,15 +240,15 @@ class LogProbabilities:
 
     def by_row(self) -> dict[int, TokenLogprob]:
         """The log-probabilities by row; call it after the device has finished the step."""
-        found: dict[int, TokenLogprob] = {}
+        by_row: dict[int, TokenLogprob] = {}
         for rows, values, whole in self._parts:
             for row, (best, own, *top), (total, token, *ids) in zip(rows, values.tolist(), whole.tolist(), strict=True):
                 if total <= 0 or token < 0:
                     continue  # nothing could be drawn
                 log_total, count = math.log(total / ONE), self._wanted[row]
                 named = list(zip(ids[:count], top[:count], strict=True))
-                found[row] = TokenLogprob(token, own - best - log_total, [(i, x - best - log_total) for i, x in named])
-        return found
+                by_row[row] = TokenLogprob(token, own - best - log_total, [(i, x - best - log_total) for i, x in named])
+        return by_row
 
 
 def _measured(logits: torch.Tensor, drawn: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -321,7 +321,7 @@ class _HostDraws:
 
     def tokens(self) -> dict[int, list[SampledToken]]:
         """Tokens by index. Raises `BadLogitsError`, whose rows are these indices."""
-        owners = [place for place, share in zip(self.places, self.shares, strict=True) for _ in range(_rows_of(share))]
+        owners = [index for index, share in zip(self.places, self.shares, strict=True) for _ in range(_rows_of(share))]
         try:
             drawn = draw(self.logits, self.shares, self.masks)
         except BadLogitsError as error:
@@ -342,10 +342,10 @@ class StepDraws:
         sampling = [share for share in sequences if share.sample is not None]
         self._samples = [share.sample is not None for share in sequences]
         self._counts = [share.num_drafts + 1 for share in sampling]
-        self._drafts = {place: share.drafts for place, share in enumerate(sampling) if share.num_drafts}
-        self._host_places = [place for place, share in enumerate(sampling) if is_drawn_by_host(share)]
+        self._drafts = {index: share.drafts for index, share in enumerate(sampling) if share.num_drafts}
+        self._host_places = [index for index, share in enumerate(sampling) if is_drawn_by_host(share)]
         # A plan's objects are reused for the next step.
-        self._host_shares = [_copied(sampling[place]) for place in self._host_places]
+        self._host_shares = [_copied(sampling[index]) for index in self._host_places]
         self._host: _HostDraws | None = None
         self.owners = [share.sequence_id for share in sampling for _ in range(_rows_of(share))]
         self.specs: list[SampleSpec | None] = [share.sample for share in sampling for _ in range(_rows_of(share))]
@@ -385,14 +385,14 @@ class StepDraws:
         Raises `BadLogitsError` for sequences with rows from which no token can be drawn.
         """
         tokens, row = [], 0
-        for place, count in enumerate(self._counts):
+        for index, count in enumerate(self._counts):
             rows = drawn[row : row + count]
-            tokens.append(while_equal(self._drafts[place], rows) if place in self._drafts else rows)
+            tokens.append(while_equal(self._drafts[index], rows) if index in self._drafts else rows)
             row += count
         if self._host is not None:
-            for place, own in self._host.tokens().items():
-                tokens[place] = own
-        bad = [place for place, own in enumerate(tokens) if any(token.token_id < 0 for token in own)]
+            for index, own in self._host.tokens().items():
+                tokens[index] = own
+        bad = [index for index, own in enumerate(tokens) if any(token.token_id < 0 for token in own)]
         if bad:
             raise BadLogitsError(bad, vocab_size)
         of_sampling = iter(tokens)
@@ -403,8 +403,8 @@ class StepDraws:
             return []
         rows: list[int] = []
         of_host, row = set(self._host_places), 0
-        for place, count in enumerate(self._counts):
-            if place in of_host:
+        for index, count in enumerate(self._counts):
+            if index in of_host:
                 rows += range(row, row + count)
             row += count
         return rows

@@ -312,7 +312,7 @@ def long_prompts(lengths: Sequence[int], contexts: Sequence[int] | NDArray[np.in
     of `prompt_attention`: its index, its first row, its length and its context."""
     if max(lengths, default=0) < PROMPT_GRAIN:
         return ()
-    found: list[int] = []
+    fields: list[int] = []
     first = 0
     for index, queries in enumerate(lengths):
         if queries >= PROMPT_GRAIN:
@@ -322,9 +322,9 @@ def long_prompts(lengths: Sequence[int], contexts: Sequence[int] | NDArray[np.in
             rows = -(-(context - own) // PROMPT_GRAIN) * PROMPT_GRAIN
             scores, computed = queries * (earlier + queries / 2), rows * (own + rows / 2)
             if scores >= _MIN_PROMPT_SCORES and computed <= _MOST_SCORES_PER_SCORE * scores:
-                found += (index, first, queries, context)
+                fields += (index, first, queries, context)
         first += queries
-    return tuple(found)
+    return tuple(fields)
 
 
 _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (

@@ -84,8 +84,8 @@ def stored_experts(
 
 def expert_of(projection: Projection) -> int | None:
     """Which expert the projection belongs to."""
-    _, found, rest = projection.name.partition(".experts.")
-    return int(rest.split(".")[0]) if found else None
+    _, separator, rest = projection.name.partition(".experts.")
+    return int(rest.split(".")[0]) if separator else None
 
 
 def _loaded(

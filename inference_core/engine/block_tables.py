@@ -59,9 +59,9 @@ class BlockTables:
     def register_full(self, kv: SequenceKV, full: int) -> None:
         """Cache the first `full` blocks of a sequence, which are computed."""
         # A public prefix is cached by its pin alone: what one tenant has computed is not shared with another.
-        known = min(max(kv.num_registered_blocks, kv.num_public_blocks), full)
+        num_cached = min(max(kv.num_registered_blocks, kv.num_public_blocks), full)
         kv.extend_digests(full, self.pool.block_size)
-        self.pool.register(kv.block_table[known:full], kv.digests[known:full])
+        self.pool.register(kv.block_table[num_cached:full], kv.digests[num_cached:full])
         kv.num_registered_blocks = full
 
     def most_chunk(self, chunk: int) -> int:

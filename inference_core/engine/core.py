@@ -141,8 +141,8 @@ class Core:
         now = self._clock()
         adapter_digest = scheduler.adapters.require(request.adapter).digest if request.adapter else b""
         model.refuse_hopeless(request, now)
-        given = request.sampling.seed
-        request_seed = self._random.getrandbits(63) if given is None else given
+        seed = request.sampling.seed
+        request_seed = self._random.getrandbits(63) if seed is None else seed
         fast = model.computes_prompts_fast
         prompt = request.prompt_token_ids[: request.drawn_from]
         public: list[bytes] = []

@@ -85,44 +85,44 @@ class StepCosts:
     def observe(self, rows: int, seconds: float, steps: int = 1) -> None:
         """Record that each of `steps` steps of `rows` took `seconds`."""
         rows = _rounded(rows)
-        known = self._measured.get(rows)
-        if known is None:
-            place = bisect_left(self._rows, rows)
-            if place:
-                below = self._rows[place - 1]
+        measured = self._measured.get(rows)
+        if measured is None:
+            index = bisect_left(self._rows, rows)
+            if index:
+                below = self._rows[index - 1]
                 seconds = min(seconds, self._seconds[below] * rows / below * self._OUT_OF_PROPORTION)
             insort(self._rows, rows)
             self._measured[rows] = seconds
         else:
             weight = 1 - (1 - self._WEIGHT) ** steps
-            self._measured[rows] = known + weight * (min(seconds, self._OUTLIER * known) - known)
+            self._measured[rows] = measured + weight * (min(seconds, self._OUTLIER * measured) - measured)
         least = self._measured[self._rows[-1]]
         for known_rows in reversed(self._rows):
             self._seconds[known_rows] = least = min(least, self._measured[known_rows])
 
     def seconds(self, rows: int) -> float | None:
         """Return the seconds of a step of `rows`; None if none as small was measured."""
-        known = self._rows
-        place = bisect_left(known, rows)
-        if place < len(known) and known[place] == rows:
+        measured_rows = self._rows
+        index = bisect_left(measured_rows, rows)
+        if index < len(measured_rows) and measured_rows[index] == rows:
             return self._seconds[rows]
-        if place == 0:
+        if index == 0:
             return None
-        low = known[place - 1]
-        if place < len(known):
-            high = known[place]
+        low = measured_rows[index - 1]
+        if index < len(measured_rows):
+            high = measured_rows[index]
             share = (rows - low) / (high - low)
             between = self._seconds[low] * (1 - share) + self._seconds[high] * share
-            return min(between, self._seconds[low] + self._slope_before(place - 1) * (rows - low))
-        first, last = self._seconds[known[0]], self._seconds[low]
-        slope = max(0.0, last - first) / (low - known[0]) if low > known[0] else 0.0
+            return min(between, self._seconds[low] + self._slope_before(index - 1) * (rows - low))
+        first, last = self._seconds[measured_rows[0]], self._seconds[low]
+        slope = max(0.0, last - first) / (low - measured_rows[0]) if low > measured_rows[0] else 0.0
         return last + slope * (rows - low)
 
-    def _slope_before(self, place: int) -> float:
-        """Seconds per row from the measurement before the one at `place` to it; 0 if there is none."""
-        if place == 0:
+    def _slope_before(self, index: int) -> float:
+        """Seconds per row from the measurement before the one at `index` to it; 0 if there is none."""
+        if index == 0:
             return 0.0
-        before, here = self._rows[place - 1], self._rows[place]
+        before, here = self._rows[index - 1], self._rows[index]
         return (self._seconds[here] - self._seconds[before]) / (here - before)
 
 

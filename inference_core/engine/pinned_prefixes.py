@@ -93,13 +93,13 @@ class PinnedPrefixes:
             )
         if (prefix.model, prefix.name) in self._pins:
             raise PrefixError(f"{prefix.model}: a prefix {prefix.name!r} is pinned already; choose another name")
-        size, given = scheduler.pool.block_size, len(prefix.token_ids)
-        if given < size:
+        size, length = scheduler.pool.block_size, len(prefix.token_ids)
+        if length < size:
             raise PrefixError(
-                f"{prefix.model}: prefix {prefix.name!r} has {given} tokens, and only blocks of {size} can be pinned; "
+                f"{prefix.model}: prefix {prefix.name!r} has {length} tokens, and only blocks of {size} can be pinned; "
                 "make it longer, or leave it out"
             )
-        pin = Pin(msgspec.structs.replace(prefix, token_ids=prefix.token_ids[: given // size * size]), scheduler)
+        pin = Pin(msgspec.structs.replace(prefix, token_ids=prefix.token_ids[: length // size * size]), scheduler)
         self._require_room(pin)
         self._pins[prefix.model, prefix.name] = pin
 
@@ -119,12 +119,12 @@ class PinnedPrefixes:
         """Return the digests of the blocks of public prefixes that the prompt `token_ids` begins with, unless as many
         are cached of the blocks of its own tenant, `salt`, where more may follow. `adapter`: its digest, b"" for none.
         """
-        known = self.public.get(scheduler.name)
-        if not known or adapter:
+        pinned = self.public.get(scheduler.name)
+        if not pinned or adapter:
             return []
         size = scheduler.pool.block_size
-        most = min(shareable_blocks(len(token_ids), size), len(known))
-        public = list(takewhile(known.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
+        most = min(shareable_blocks(len(token_ids), size), len(pinned))
+        public = list(takewhile(pinned.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
         if not public:
             return []
         own = chain_digests(root_digest(salt, fast=fast), token_ids, 0, len(public), size)

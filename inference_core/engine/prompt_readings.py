@@ -33,11 +33,11 @@ class PromptScores:
 
     def receive(self, scored: list[TokenLogprob], computed: int) -> list[TokenLogprob]:
         """Return the new log-probabilities among `scored`, which end at token `computed`."""
-        known = min(computed, len(self._prompt_token_ids) - 1)
-        fresh = known - self.num_known
+        num_known = min(computed, len(self._prompt_token_ids) - 1)
+        fresh = num_known - self.num_known
         if fresh <= 0:
             return []
-        self.num_known = known
+        self.num_known = num_known
         return scored[-fresh:]
 
 

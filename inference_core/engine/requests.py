@@ -187,9 +187,9 @@ def steps_to_look(sequence: Sequence, span: int) -> float:
     sampling = sequence.request.sampling
     if sampling.ignore_eos:
         return math.inf
-    known = len(sequence.output_token_ids) - sequence.num_pending
-    looked = -(-max(span, sampling.min_tokens, known + 1) // LOOK_EVERY) * LOOK_EVERY
-    return looked - known
+    num_tokens = len(sequence.output_token_ids) - sequence.num_pending
+    looked = -(-max(span, sampling.min_tokens, num_tokens + 1) // LOOK_EVERY) * LOOK_EVERY
+    return looked - num_tokens
 
 
 @dataclass(slots=True)
@@ -261,9 +261,9 @@ class LiveRequests:
             request = self.by_id[output.request_id]
             sequence = request.choices[output.index]
             sampling = sequence.request.sampling
-            known = len(sequence.output_token_ids) - sequence.num_pending
-            behind = known % LOOK_EVERY
-            looked = known - behind
+            num_tokens = len(sequence.output_token_ids) - sequence.num_pending
+            behind = num_tokens % LOOK_EVERY
+            looked = num_tokens - behind
             if behind >= len(output.token_ids) or looked < max(span, sampling.min_tokens):
                 continue
             if not sampling.ignore_eos and is_looping(sequence.output_token_ids[looked - span : looked], span):

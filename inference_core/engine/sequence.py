@@ -286,14 +286,14 @@ class Sequence:
         A stop token is not kept: its place stays pending and is dropped with the rest.
         """
         outputs, pending, spec = self.output_token_ids, self.num_pending, self.sample_spec
-        place = len(outputs) - pending
-        if token_id in spec.eos_token_ids and place >= spec.params.min_tokens:
+        index = len(outputs) - pending
+        if token_id in spec.eos_token_ids and index >= spec.params.min_tokens:
             return "stop"
-        self.token_ids[-pending] = outputs[place] = token_id
+        self.token_ids[-pending] = outputs[index] = token_id
         self.num_pending = pending - 1
         if spec.matcher is not None:
             spec.matcher.accept(token_id)
-        return "length" if place + 1 >= self.max_output_tokens else None
+        return "length" if index + 1 >= self.max_output_tokens else None
 
     def forget_pending(self) -> None:
         """Drop the pending tokens, which no step will bring."""

@@ -81,11 +81,11 @@ class SequenceKV:
         fast_until = self.share.fast_until
         border = fast_until // block_size
         for end in (min(count, border), count):
-            known = len(self.digests)
-            if known < end:
-                parent = self.digests[-1] if known else self.root
-                if known and known == self.num_public_blocks:
+            num_digests = len(self.digests)
+            if num_digests < end:
+                parent = self.digests[-1] if num_digests else self.root
+                if num_digests and num_digests == self.num_public_blocks:
                     parent = private_digest(parent, self.root)
-                if fast_until and known == border:
+                if fast_until and num_digests == border:
                     parent = border_digest(parent, fast_until)
-                self.digests += chain_digests(parent, self.token_ids, known, end - known, block_size)
+                self.digests += chain_digests(parent, self.token_ids, num_digests, end - num_digests, block_size)

@@ -404,7 +404,7 @@ class Speculator:
                 looked.append((sequence, watched))
         if not looked:
             return []
-        candidates, found = [], []
+        candidates, proposals = [], []
         for sequence, watched in looked:
             reach = self._reach(sequence, drafter, knobs)
             account = self._accounts.get(reach.promise)
@@ -412,12 +412,12 @@ class Speculator:
                 overall, own = self._overall.get(reach.promise), watched.acceptance.get(reach.promise)
                 prior = overall.rates() if overall else (Acceptance.START, Acceptance.START)
                 candidates.append(Candidate(*(own.rates(prior) if own else prior), reach.most))
-                found.append((sequence, watched, reach.promise))
+                proposals.append((sequence, watched, reach.promise))
         lengths = draft_lengths(
             candidates, rows, room, max(plain_seconds, 1e-9), self._verify_seconds, drafter.seconds, self.LEAST_GAIN
         )
         wanted = []
-        for (sequence, watched, promise), length in zip(found, lengths, strict=True):
+        for (sequence, watched, promise), length in zip(proposals, lengths, strict=True):
             if length:
                 wanted.append(_Wanted(sequence, length, promise))
             elif promise in watched.acceptance:
@@ -464,8 +464,8 @@ class Speculator:
         stats = self._stats
         for counts, number in ((stats.proposed, drafted), (stats.accepted, accepted)):
             counts += [0] * (number - len(counts))
-            for place in range(number):
-                counts[place] += 1
+            for position in range(number):
+                counts[position] += 1
         stats.rounds += 1
 
 

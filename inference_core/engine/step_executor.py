@@ -166,9 +166,9 @@ class StepExecutor:
             return False
         if self._suspects:
             self._suspects = {
-                sequence: known
-                for sequence, known in self._suspects.items()
-                if sequence.status is not Status.FINISHED and len(sequence.output_token_ids) <= known
+                sequence: length
+                for sequence, length in self._suspects.items()
+                if sequence.status is not Status.FINISHED and len(sequence.output_token_ids) <= length
             }
         return not self._suspects
 

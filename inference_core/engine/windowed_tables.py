@@ -98,13 +98,13 @@ class WindowedTables(BlockTables):
 
     def register_full(self, kv: SequenceKV, full: int) -> None:
         pool, windows = self.pool, self._windows
-        known = min(max(kv.num_registered_blocks, kv.num_public_blocks), full)
+        num_cached = min(max(kv.num_registered_blocks, kv.num_public_blocks), full)
         kv.extend_digests(full, pool.block_size)
-        keys = [windows.keys(digest) for digest in kv.digests[known:full]]
+        keys = [windows.keys(digest) for digest in kv.digests[num_cached:full]]
         for number, table in enumerate(self._tables(kv)):
             # Steps planned since may have released the first of these blocks.
-            held = known if windows.keeps_all and not number else max(known, min(kv.num_behind, full))
-            pool.register(table[held:full], [each[number] for each in keys[held - known :]])
+            held = num_cached if windows.keeps_all and not number else max(num_cached, min(kv.num_behind, full))
+            pool.register(table[held:full], [each[number] for each in keys[held - num_cached :]])
         kv.num_registered_blocks = full
 
     def most_chunk(self, chunk: int) -> int:

@@ -88,7 +88,7 @@ class HostBlocks:
     def offload(self, offloads: list[tuple[int, int]]) -> None:
         """Copy blocks to slots (block, slot)."""
         for chunk, pairs in self._by_chunk([(slot, block) for block, slot in offloads]).items():
-            outward = [(at, place) for place, at in pairs]
+            outward = [(arena_offset, chunk_offset) for chunk_offset, arena_offset in pairs]
             swap_blocks(self._arena, self._chunk(chunk), outward, self._block_bytes)
 
     def restore(self, restores: list[tuple[int, int]]) -> None:
@@ -99,11 +99,11 @@ class HostBlocks:
     def _by_chunk(self, pairs: list[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
         """Return by chunk the byte offsets in it and in the arena of each (slot, block)."""
         offsets = self._offsets([block for _, block in pairs]).tolist()
-        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        by_chunk: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for (slot, _), offset in zip(pairs, offsets, strict=True):
             chunk, index = divmod(slot, self._slots_per_chunk)
-            found[chunk].append((index * self._block_bytes, offset))
-        return found
+            by_chunk[chunk].append((index * self._block_bytes, offset))
+        return by_chunk
 
     def _chunk(self, number: int) -> torch.Tensor:
         if number not in self._chunks:

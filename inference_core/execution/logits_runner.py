@@ -66,7 +66,7 @@ class LayeredForward:
 
     @property
     def active(self) -> list[ScheduledSequence]:
-        return [self._sequences[place] for place in self._active]
+        return [self._sequences[index] for index in self._active]
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         assert self._hidden is not None  # a layer was asked for
@@ -75,8 +75,8 @@ class LayeredForward:
     def scatter(self, results: list[list[T]]) -> list[list[T]]:
         """Put the results of the active sequences at the indices of all sequences; the others get an empty list."""
         scattered: list[list[T]] = [[] for _ in self._sequences]
-        for place, result in zip(self._active, results, strict=True):
-            scattered[place] = result
+        for index, result in zip(self._active, results, strict=True):
+            scattered[index] = result
         return scattered
 
     def _advance(self, layer: int) -> None:
@@ -84,15 +84,15 @@ class LayeredForward:
         hidden = self._model.layers(sequences, self._hidden, self._layer, layer)
         ends = list(accumulate(len(s.token_ids) for s in sequences))
         staying: list[tuple[int, int, int]] = []
-        for place, sequence, end in zip(self._active, sequences, ends, strict=True):
+        for index, sequence, end in zip(self._active, sequences, ends, strict=True):
             begin, spec = end - len(sequence.token_ids), sequence.state
             if spec is not None and spec.layer == layer:
-                self.states[place] = hidden[begin + spec.first : end - sequence.num_drafts].cpu().numpy().copy()
+                self.states[index] = hidden[begin + spec.first : end - sequence.num_drafts].cpu().numpy().copy()
             if spec is None or spec.layer != layer or not spec.exits:
-                staying.append((place, begin, end))
+                staying.append((index, begin, end))
         if len(staying) < len(self._active):
             hidden = torch.cat([hidden[:0], *(hidden[begin:end] for _, begin, end in staying)])
-            self._active = [place for place, _, _ in staying]
+            self._active = [index for index, _, _ in staying]
         self._hidden, self._layer = hidden, layer
 
 
@@ -120,15 +120,15 @@ class ScoredRows:
             if sequence.score is not None:
                 wanted |= set(range(start, start + len(sequence.score.token_ids)))
         rows = sorted(wanted)
-        places = {row: place for place, row in enumerate(rows)}
+        places = {row: index for index, row in enumerate(rows)}
         scoring = [(places.get(start, 0), s.score) for start, s in zip(starts, sequences, strict=False)]
         return cls(rows, [places[row] for row in drawing], scoring)
 
     def scores(self, logits: torch.Tensor) -> list[list[TokenLogprob]]:
         """Return the scores of each sequence's rows of `logits` [wanted, vocabulary]; raises as `score_rows`."""
         return [
-            [] if spec is None else score_rows(logits[place : place + len(spec.token_ids)], spec)
-            for place, spec in self.scoring
+            [] if spec is None else score_rows(logits[first : first + len(spec.token_ids)], spec)
+            for first, spec in self.scoring
         ]
 
 
@@ -150,7 +150,7 @@ def score_rows(logits: torch.Tensor, spec: ScoreSpec) -> list[TokenLogprob]:
         best, ids = rows.topk(min(spec.top, rows.shape[1]), dim=-1)
         tops = zip(ids.tolist(), (best - totals).tolist(), strict=True)
         for token, logprob, (top_ids, top_logprobs) in zip(targets, drawn, tops, strict=True):
-            listed = sorted(zip(top_ids, top_logprobs, strict=True), key=lambda one: (-one[1], one[0]))
+            listed = sorted(zip(top_ids, top_logprobs, strict=True), key=lambda pair: (-pair[1], pair[0]))
             scores.append(TokenLogprob(token, logprob, listed))
     return scores
 

@@ -172,17 +172,17 @@ def _most_resident_bytes() -> int:
 
 def check(channel: Channel) -> None:
     """Validate the finished answers received over `channel`."""
-    given = channel.receive()
-    assert isinstance(given, Check)
-    set_limits(given.limits)
-    allow(given.limits.check_seconds)
-    for place, (schema, text) in enumerate(given.pairs):
+    message = channel.receive()
+    assert isinstance(message, Check)
+    set_limits(message.limits)
+    allow(message.limits.check_seconds)
+    for index, (schema, text) in enumerate(message.pairs):
         try:
             error = AnswerValidator(schema).error(text)
         except UncheckedError as failure:
             error = str(failure)
         if error is not None:
-            channel.send(Checked(error, place))
+            channel.send(Checked(error, index))
             return
     channel.send(Checked(None))
 
@@ -212,13 +212,13 @@ class Child:
 
     def _load(self, channel: Channel) -> None:
         with suppress(EOFError, OSError):
-            given = channel.receive()
-            assert isinstance(given, Vocabulary)
+            message = channel.receive()
+            assert isinstance(message, Vocabulary)
             try:
                 # Without models of its own, a serving process has no grammar library.
                 from inference_core.grammar.compiler import trie_of
 
-                self._vocabularies[given.number] = trie_of(given.tokens, given.eos_token_ids, self._encode)
+                self._vocabularies[message.number] = trie_of(message.tokens, message.eos_token_ids, self._encode)
             except Exception as error:
                 channel.send(Failed(repr(error)))
             else:

@@ -37,8 +37,8 @@ def failing_subschema(schema: Any, error_of: Callable[[Any], str | None]) -> tup
     if not isinstance(schema, dict):
         return path, reason
     key = "id" if "id" in schema and "$id" not in schema else "$id"
-    given = schema.get(key)
-    name = given.removesuffix("#") if isinstance(given, str) and ":" in given else _WHOLE
+    identifier = schema.get(key)
+    name = identifier.removesuffix("#") if isinstance(identifier, str) and ":" in identifier else _WHOLE
     # Identifiers are found where the draft has schemas.
     definitions = "$defs" if "/20" in str(schema.get("$schema", "/20")) else "definitions"
     kind = {"$schema": schema["$schema"]} if "$schema" in schema else {}
@@ -46,13 +46,13 @@ def failing_subschema(schema: Any, error_of: Callable[[Any], str | None]) -> tup
     trials, going = _MOST_TRIALS, True
     while going:
         going = False
-        for step, place, inner in _parts(part):
+        for step, reference, inner in _parts(part):
             if trials == 0:
                 break
             trials -= 1
-            error = error_of({**kind, definitions: {"whole": whole}, "$ref": f"{name}#{pointer}{place}"})
+            error = error_of({**kind, definitions: {"whole": whole}, "$ref": f"{name}#{pointer}{reference}"})
             if _cause(error) == _cause(reason) is not None:
-                path, part, pointer, going = path + step, inner, pointer + place, True
+                path, part, pointer, going = path + step, inner, pointer + reference, True
                 break
     return path, reason
 
@@ -72,9 +72,9 @@ def _parts(schema: Any) -> Iterator[tuple[str, str, Any]]:
                     yield f".{key}.{name}", f"/{key}/{_escaped(name)}", inner
     for key in LISTS:
         if isinstance(schema.get(key), list):
-            for place, inner in enumerate(schema[key]):
+            for index, inner in enumerate(schema[key]):
                 if isinstance(inner, dict):
-                    yield f".{key}[{place}]", f"/{key}/{place}", inner
+                    yield f".{key}[{index}]", f"/{key}/{index}", inner
     yield from ((f".{key}", f"/{key}", schema[key]) for key in ONE if isinstance(schema.get(key), dict))
 
 
@@ -100,12 +100,12 @@ def turning_point(
     path = validator.failing_path(text)
     begin = 0 if path is None else len(text[: value_start(text, path)].encode())
     reached, choice = 0, None
-    for place, token in enumerate(answer):
+    for index, token in enumerate(answer):
         reached += len(tokenizer.decode_bytes([token]))
         if not matcher.forced_tokens():
             matcher.ask_masks(())
             if int.from_bytes(matcher.masks()[0], "little").bit_count() > 1:
-                choice = place
+                choice = index
                 if reached > begin:
                     break
         matcher.accept(token)
@@ -114,39 +114,39 @@ def turning_point(
 
 def value_start(text: str, path: Sequence[str | int]) -> int:
     """Return where in a JSON text the value at `path` begins; of a value that is not there, that of the last part."""
-    place = _skipped(text, 0)
+    offset = _skipped(text, 0)
     for step in path:
-        inner = _members(text, place).get(step)
+        inner = _members(text, offset).get(step)
         if inner is None:
             break
-        place = inner
-    return place
+        offset = inner
+    return offset
 
 
-def _members(text: str, place: int) -> dict[str | int, int]:
-    """The starts of the values in the object or array at `place`."""
+def _members(text: str, offset: int) -> dict[str | int, int]:
+    """The starts of the values in the object or array at `offset`."""
     starts: dict[str | int, int] = {}
-    closing = {"{": "}", "[": "]"}.get(text[place : place + 1])
+    closing = {"{": "}", "[": "]"}.get(text[offset : offset + 1])
     if closing is None:
         return starts
-    place = _skipped(text, place + 1)
-    while text[place : place + 1] not in (closing, ""):
+    offset = _skipped(text, offset + 1)
+    while text[offset : offset + 1] not in (closing, ""):
         name: str | int = len(starts)
         if closing == "}":
-            name, place = scanstring(text, place + 1)
-            place = _skipped(text, _skipped(text, place) + 1)
-        starts[name] = place
-        _, place = _DECODER.raw_decode(text, place)
-        place = _skipped(text, place)
-        if text[place : place + 1] == ",":
-            place = _skipped(text, place + 1)
+            name, offset = scanstring(text, offset + 1)
+            offset = _skipped(text, _skipped(text, offset) + 1)
+        starts[name] = offset
+        _, offset = _DECODER.raw_decode(text, offset)
+        offset = _skipped(text, offset)
+        if text[offset : offset + 1] == ",":
+            offset = _skipped(text, offset + 1)
     return starts
 
 
-def _skipped(text: str, place: int) -> int:
-    while text[place : place + 1] and text[place] in _SPACE:
-        place += 1
-    return place
+def _skipped(text: str, offset: int) -> int:
+    while text[offset : offset + 1] and text[offset] in _SPACE:
+        offset += 1
+    return offset
 
 
 ErrorOf = Callable[[str], str | None]

@@ -73,9 +73,9 @@ class GrammarMatcher:
     def masks(self) -> list[bytes]:
         forced, taken = self.forced_tokens(), 0
         masks = [self._mask(forced)]
-        for place, token in enumerate(self._drafts):
+        for index, token in enumerate(self._drafts):
             if token in self._eos_token_ids or not _holds(masks[-1], token):
-                masks += [b"\xff" * (4 * self.num_words)] * (len(self._drafts) - place)
+                masks += [b"\xff" * (4 * self.num_words)] * (len(self._drafts) - index)
                 break
             self._state.consume_token(token)
             self._text_ids.append(token)

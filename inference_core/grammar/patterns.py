@@ -121,13 +121,13 @@ def _as_whole(pattern: str) -> str | None:
 def _alternatives(pieces: list[str]) -> Iterator[list[str]]:
     """The alternatives of a pattern, without a group around one."""
     depth, start, closed = 0, 0, []
-    for place, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         depth += (piece == "(") - (piece == ")")
         if piece == "|" and depth == 0:
-            yield from _alternatives(pieces[start:place])
-            start = place + 1
+            yield from _alternatives(pieces[start:index])
+            start = index + 1
         if piece == ")" and depth == 0:
-            closed.append(place)
+            closed.append(index)
     inner = pieces[start:]
     if start == 0 and inner[:1] == ["("] and closed[:1] == [len(pieces) - 1]:
         body = inner[3:-1] if inner[1:3] == ["?", ":"] else inner[1:-1]

@@ -222,20 +222,20 @@ class GrammarWorker:
     def compile(self) -> None:
         """Wait until the grammar is compiled. Raises `InvalidRequestError` if it cannot be compiled within its limits,
         `GrammarServerError` for faults of the machine, `CoreError` for faults of the library."""
-        known: InvalidRequestError | None = None
+        refusal: InvalidRequestError | None = None
         deadline = time.monotonic() + self._limits.compile_wait_seconds
         while True:
             message = self._receive(deadline, "compile")
             if message is None:
                 assert self.failure is not None
-                raise known or self.failure
+                raise refusal or self.failure
             if isinstance(message, Compiled):
                 self.num_words, self.memory_bytes = message.num_words, message.memory_bytes
                 return
             if isinstance(message, Refused):
-                known = InvalidRequestError(message.message, message.param)
+                refusal = InvalidRequestError(message.message, message.param)
                 if message.final:
-                    raise known
+                    raise refusal
             elif isinstance(message, Failed):
                 logger.error("a grammar of kind %s broke the compiler: %s", self.grammar.kind, message.reason)
                 raise CoreError(f"{self.grammar.param} could not be compiled: the compiler failed, which is logged")
@@ -267,8 +267,8 @@ class GrammarWorker:
         if isinstance(message, Answers):
             self.memory_bytes = message.memory_bytes
             sent, self._sent = self._sent, []
-            for (known, question), answer in zip(sent, message.answers, strict=True):
-                matcher = known()
+            for (reference, question), answer in zip(sent, message.answers, strict=True):
+                matcher = reference()
                 if matcher is not None:
                     matcher.take(question, answer)
             spent = next((a.failure for a in message.answers if a.failure and _SPENT in a.failure), None)

@@ -49,7 +49,7 @@ def _inner(key: str, value: Any) -> Any:
     if key in MAPPINGS and isinstance(value, dict):
         return {name: _at(f".{key}.{name}", part) for name, part in value.items()}
     if key in LISTS and isinstance(value, list):
-        return [_at(f".{key}[{place}]", part) for place, part in enumerate(value)]
+        return [_at(f".{key}[{index}]", part) for index, part in enumerate(value)]
     return _at(f".{key}", value) if key in ONE else value
 
 

@@ -58,22 +58,22 @@ class AnswerValidator:
     def failing_path(self, answer: str) -> list[str | int] | None:
         """The path of the value of a JSON text that does not hold; None if all of it holds or it cannot be checked."""
         try:
-            found = self._first_error(answer)
+            failure = self._first_error(answer)
         except (RecursionError, ValueError):
             return None
-        return None if found is None else list(found.absolute_path)
+        return None if failure is None else list(failure.absolute_path)
 
     def error(self, answer: str) -> str | None:
         """Why a text does not hold: the place and the keyword; None if it is valid."""
         try:
-            found = self._first_error(answer)
+            failure = self._first_error(answer)
         except UncheckedError as error:
             return str(error)
         except RecursionError:
             return "it is nested too deeply"
         except ValueError as error:
             return f"it is no JSON: {error}"
-        return None if found is None else f"{found.json_path} does not hold for the keyword {found.validator!r}"
+        return None if failure is None else f"{failure.json_path} does not hold for the keyword {failure.validator!r}"
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -148,9 +148,9 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
 
 def _additional_properties(validator: Any, inner: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if isinstance(instance, dict):
-        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         for name, value in instance.items():
-            if name in known or any(linear_patterns().search(pattern, name) for pattern in patterns):
+            if name in properties or any(linear_patterns().search(pattern, name) for pattern in patterns):
                 continue
             if inner is False:
                 yield ValidationError("unexpected property", path=(name,))
@@ -180,10 +180,10 @@ def _has_flag(exclusive: str, schema: Any) -> bool:
 @cache
 def _undeclared(is_older: bool) -> Any:
     """The dialect of a schema that names none: what its keywords mean in the drafts that have them."""
-    known = {key: _by_draft(Draft201909Validator, _has_list, key) for key in ("items", "additionalItems")}
-    known |= {"prefixItems": Draft202012Validator.VALIDATORS["prefixItems"]}
-    known |= {"dependencies": Draft7Validator.VALIDATORS["dependencies"]}
-    return extend(Draft201909Validator if is_older else Draft202012Validator, known)  # type: ignore[no-untyped-call]
+    keywords = {key: _by_draft(Draft201909Validator, _has_list, key) for key in ("items", "additionalItems")}
+    keywords |= {"prefixItems": Draft202012Validator.VALIDATORS["prefixItems"]}
+    keywords |= {"dependencies": Draft7Validator.VALIDATORS["dependencies"]}
+    return extend(Draft201909Validator if is_older else Draft202012Validator, keywords)  # type: ignore[no-untyped-call]
 
 
 def _is_older(part: Any) -> bool:
@@ -213,11 +213,11 @@ def _exact(kind: Any) -> Any:
     checker = kind.TYPE_CHECKER.redefine("number", _is_number)
     if kind is not Draft4Validator:
         checker = checker.redefine("integer", _is_integer)
-    known = {key: keyword for key, keyword in _EXACT.items() if key in kind.VALIDATORS}
+    keywords = {key: keyword for key, keyword in _EXACT.items() if key in kind.VALIDATORS}
     if kind is Draft202012Validator:
         # The library follows lists in every draft.
-        known["items"] = _by_draft(Draft201909Validator, _has_list, "items")
-    exact = extend(kind, known, type_checker=checker)  # type: ignore[no-untyped-call]
+        keywords["items"] = _by_draft(Draft201909Validator, _has_list, "items")
+    exact = extend(kind, keywords, type_checker=checker)  # type: ignore[no-untyped-call]
     exact.evolve = _evolved
     return exact
 

@@ -24,8 +24,8 @@ class Vocabulary(Protocol):
 
 def marked_tokens(vocabulary: Vocabulary, vocab_size: int) -> list[bytes]:
     """The tokens of `vocab_size` ids, the size of the model's logits; b"" for ids without a token."""
-    known = min(vocabulary.vocab_size, vocab_size)
-    return [_marked(vocabulary, token) for token in range(known)] + [b""] * (vocab_size - known)
+    num_tokens = min(vocabulary.vocab_size, vocab_size)
+    return [_marked(vocabulary, token) for token in range(num_tokens)] + [b""] * (vocab_size - num_tokens)
 
 
 def _marked(vocabulary: Vocabulary, token_id: int) -> bytes:

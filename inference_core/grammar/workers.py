@@ -99,9 +99,9 @@ class GrammarWorkers:
         future: Future[MatcherFactory] = Future()
         check_length(grammar)
         with self._lock:
-            known = self._find(key)
-            if known is not None:
-                future.set_result(known)
+            compiled = self._find(key)
+            if compiled is not None:
+                future.set_result(compiled)
                 return future
             jobs = [*self._waiting, *(() if self._compiling is None else self._compiling[:1])]
             job = next((job for job in jobs if job.key == key), None)
@@ -383,9 +383,9 @@ class TokenMasks:
     def wait(self) -> dict[int, TokenMask]:
         """The masks by row."""
         return {
-            first + place: TokenMask.of_bytes(mask)
+            first + offset: TokenMask.of_bytes(mask)
             for first, matcher, _ in self._work
-            for place, mask in enumerate(matcher.masks())
+            for offset, mask in enumerate(matcher.masks())
         }
 
 
@@ -396,8 +396,8 @@ def begin_masks(specs: Sequence[SampleSpec], drafts: Sequence[Sequence[int]] | N
     """
     work: list[tuple[int, Matcher, Sequence[int]]] = []
     row = 0
-    for place, spec in enumerate(specs):
-        proposed = () if drafts is None else drafts[place]
+    for index, spec in enumerate(specs):
+        proposed = () if drafts is None else drafts[index]
         if spec.matcher is not None:
             work.append((row, spec.matcher, proposed))
         row += 1 + len(proposed)

@@ -28,9 +28,9 @@ def json_lines(path: Path, row: type[Row], error_type: type[Exception], hint: st
                 if written.strip():
                     where = f"{path}, line {number}"
                     try:
-                        found = decoder.decode(written)
+                        parsed = decoder.decode(written)
                     except JSON_ERRORS as error:
                         raise error_type(f"{where}: {error}{hint}") from error
-                    yield where, found
+                    yield where, parsed
     except (OSError, EOFError) as error:
         raise error_type(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error

@@ -80,7 +80,7 @@ def describe_sparsity(checkpoint: Checkpoint) -> str | None:
 
 
 def _is_two_of_four(checkpoint: Checkpoint) -> bool:
-    tensors, found = checkpoint.tensors, False
+    tensors, has_sampled = checkpoint.tensors, False
     for layer in range(checkpoint.config.num_layers):
         for name in (f"model.layers.{layer}.{part}" for part in _SAMPLED):
             if name not in tensors:
@@ -91,5 +91,5 @@ def _is_two_of_four(checkpoint: Checkpoint) -> bool:
             row = dequantize(checkpoint.cut(name, range(1))).reshape(-1, 4)
             if ((row == 0).sum(axis=1) < 2).any() or not row.any():
                 return False
-            found = True
-    return found
+            has_sampled = True
+    return has_sampled

@@ -88,23 +88,25 @@ def layer_norms(config: ModelConfig) -> dict[str, str]:
     return norms
 
 
-def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -> None:
+def check_tensors(path: Path, config: ModelConfig, shapes: Mapping[str, Shape]) -> None:
     """Raise ModelFileError if a tensor is missing, has another shape, or would be ignored by the decoder."""
-    if config.num_layers > len(found):  # First, since the list of missing tensors might be endless.
-        raise ModelFileError(f"{path}: its settings claim {config.num_layers} layers, but it has {len(found)} tensors")
+    if config.num_layers > len(shapes):  # First, since the list of missing tensors might be endless.
+        raise ModelFileError(f"{path}: its settings claim {config.num_layers} layers, but it has {len(shapes)} tensors")
     expected = decoder_tensors(config)
-    missing = sorted(expected.keys() - found.keys())
+    missing = sorted(expected.keys() - shapes.keys())
     if missing:
         raise ModelFileError(f"{path} lacks {len(missing)} of {len(expected)} tensors: {_some(missing)}")
-    unknown = sorted(found.keys() - expected.keys())
+    unknown = sorted(shapes.keys() - expected.keys())
     if unknown:
         raise ModelFileError(
             f"{path} has {len(unknown)} tensors that a {config.architecture} decoder does not use, so its answers "
             f"would be wrong: {_some(unknown)}"
         )
     for name, shape in expected.items():
-        if found[name] != shape:
-            raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
+        if shapes[name] != shape:
+            raise ModelFileError(
+                f"{path}: tensor '{name}' has shape {shapes[name]}; the model's settings imply {shape}"
+            )
 
 
 def refuse_features(path: Path, config: ModelConfig, where: DecoderKind) -> None:

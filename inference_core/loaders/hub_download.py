@@ -111,7 +111,7 @@ def listing(hub: Any, model: HubModel, form: Form) -> Listing:
     pin = read_pins(model.repo).get(model.key)
     revision = model.revision if pin is None else pin.commit
     info = hub.model_info(model.repo, revision=revision, files_metadata=True)
-    sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     files = chosen_files(model, form, list(sizes)) if pin is None else pin.files
     return Listing(str(info.sha), {file: sizes.get(file, 0) for file in files})
 
@@ -141,20 +141,20 @@ def _fetch_blob(hub: Any, repo: str, file: str, commit: str) -> None:
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(repo, file, revision=commit, endpoint=hub.endpoint)
-    found = get_hf_file_metadata(url, endpoint=hub.endpoint)
-    if found.etag is None or found.size is None or found.commit_hash != commit:
+    metadata = get_hf_file_metadata(url, endpoint=hub.endpoint)
+    if metadata.etag is None or metadata.size is None or metadata.commit_hash != commit:
         return
     folder = repository_folder(repo)
-    blob, part = folder / "blobs" / found.etag, folder / "blobs" / f"{found.etag}.aio.incomplete"
+    blob, part = folder / "blobs" / metadata.etag, folder / "blobs" / f"{metadata.etag}.aio.incomplete"
     blob.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(hub_cache() / ".locks" / folder.name / f"{found.etag}.aio.lock"):
+    with _locked(hub_cache() / ".locks" / folder.name / f"{metadata.etag}.aio.lock"):
         if blob.exists():
             return
         with part.open("ab") as target:
             there = target.tell()
-            http_get(url, target, resume_size=there, headers=build_hf_headers(), expected_size=found.size)
+            http_get(url, target, resume_size=there, headers=build_hf_headers(), expected_size=metadata.size)
         # A crash of the machine may have left zeros in what was there; a large file's tag is its SHA-256.
-        if there and re.fullmatch(r"[0-9a-f]{64}", found.etag) and _sha256(part) != found.etag:
+        if there and re.fullmatch(r"[0-9a-f]{64}", metadata.etag) and _sha256(part) != metadata.etag:
             part.unlink()
             raise OSError(f"{file} was damaged by an earlier interruption")
         part.replace(blob)

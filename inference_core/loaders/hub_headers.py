@@ -173,13 +173,13 @@ class _Remote:
     def span(self, name: str, begin: int, end: int) -> tuple[bytes, int]:
         """Return the bytes `begin` to `end` of a file, or to its end, and the size of the whole file."""
         with self._opened(name, {"range": f"bytes={begin}-{end - 1}"}) as response:
-            found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", ""))
-            if response.status_code != 206 or found is None or int(found[1]) != begin:
+            content_range = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", ""))
+            if response.status_code != 206 or content_range is None or int(content_range[1]) != begin:
                 raise ModelFileError(
                     f"{response.url} cannot be read in part (status {response.status_code}); download the model instead"
                 )
             content = _read(response, end - begin)
-        size = int(found[3])
+        size = int(content_range[3])
         if len(content) != min(end, size) - begin:
             raise OSError(f"{name} ended after {len(content)} bytes of {min(end, size) - begin}")
         self._counts.append(len(content))

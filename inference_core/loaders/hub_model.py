@@ -69,17 +69,17 @@ def parse_hub_model(text: str) -> HubModel | None:
     """Return the id that `text` gives: `[hf:]org/name[:QUANT][@revision]`, or `hf:org/name/FILE.gguf`. Return None for
     anything else: an existing path, a path with more or fewer parts, a GGUF file without the prefix."""
     prefixed = text.startswith(PREFIX)
-    found = _ID.fullmatch(text.removeprefix(PREFIX))
-    if found is None:
+    match = _ID.fullmatch(text.removeprefix(PREFIX))
+    if match is None:
         return None
-    is_gguf = found["file"] is not None or found["repo"].endswith(".gguf")
+    is_gguf = match["file"] is not None or match["repo"].endswith(".gguf")
     if not prefixed and (is_gguf or Path(text).exists()):
         return None
     return HubModel(
-        repo=found["repo"],
-        quant=(found["quant"] or "").upper(),
-        file=(found["file"] or "").removeprefix("/"),
-        revision=found["revision"] or "main",
+        repo=match["repo"],
+        quant=(match["quant"] or "").upper(),
+        file=(match["file"] or "").removeprefix("/"),
+        revision=match["revision"] or "main",
     )
 
 

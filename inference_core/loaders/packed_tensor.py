@@ -98,7 +98,7 @@ def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     values = np.ascontiguousarray(values, np.float32)
-    bits, given = values.view(np.uint32).reshape(-1), values.reshape(-1)
+    bits, flat = values.view(np.uint32).reshape(-1), values.reshape(-1)
     rounded = np.empty(bits.shape, np.uint16)
     # In pieces that fit in the CPU cache, since rounding makes temporaries.
     for start in range(0, bits.size, _PIECE):
@@ -108,7 +108,7 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
         nearest += 0x7FFF
         nearest += piece
         nearest >>= 16
-        nan = np.isnan(given[start : start + _PIECE])
+        nan = np.isnan(flat[start : start + _PIECE])
         if nan.any():
             nearest[nan] = piece[nan] >> 16 | 0x40
         rounded[start : start + _PIECE] = nearest

@@ -141,8 +141,8 @@ def gpt_oss_views(config: ModelConfig, stored: Mapping[str, Shape]) -> dict[str,
 def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str, View]]:
     if ".mlp.router." in name:
         yield name.replace(".mlp.router.", ".mlp.gate."), View(source=name)
-    layer, found, part = name.partition(".mlp.experts.")
-    if not found or part not in _OF_ALL_EXPERTS or not shape:
+    layer, separator, part = name.partition(".mlp.experts.")
+    if not separator or part not in _OF_ALL_EXPERTS or not shape:
         return
     leaf, weight = ("bias", False) if part.endswith("_bias") else ("weight", True)
     projections = _OF_ALL_EXPERTS[part]
@@ -150,7 +150,7 @@ def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str
     for expert in range(min(shape[0], config.num_experts + 1)):
         for first, projection in enumerate(projections):
             yield (
-                f"{layer}{found}{expert}.{projection}.{leaf}",
+                f"{layer}{separator}{expert}.{projection}.{leaf}",
                 View(source=name, item=expert, first=first, step=len(projections), transposed=weight),
             )
 

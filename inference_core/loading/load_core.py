@@ -178,9 +178,9 @@ def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
 
 def available_memory() -> int:
     """Bytes that can be allocated without swapping, on this machine and in this process's control groups."""
-    if (found := control_groups.available_memory()) is None:
+    if (available := control_groups.available_memory()) is None:
         raise MemoryPlanError("/proc/meminfo does not say how much memory is available")
-    return found
+    return available
 
 
 def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:

@@ -116,5 +116,5 @@ def prefix_tokens(tokenizer: Tokenizer, messages: Sequence[PrefixMessage]) -> li
     tools. Raises InvalidRequestError for messages that the model's chat template refuses."""
     turns = [{"role": message.role, "content": message.content} for message in messages]
     # Two turns without a common beginning: what the template writes before a turn is part of the prefix.
-    one, other = (tokenizer.encode_chat([*turns, {"role": "user", "content": text}]) for text in ("A", "0"))
-    return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+    first, second = (tokenizer.encode_chat([*turns, {"role": "user", "content": text}]) for text in ("A", "0"))
+    return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]

@@ -138,13 +138,13 @@ def _pairs(file: SafetensorsFile, config: ModelConfig) -> dict[tuple[int, str], 
     allowed = adapter_targets(config)
     pairs: dict[tuple[int, str], tuple[str, dict[str, str]]] = {}
     for tensor in file:
-        found = _NAME.fullmatch(tensor)
-        if found is None or found[4] not in allowed or allowed[found[4]].parent != found[3]:
+        match = _NAME.fullmatch(tensor)
+        if match is None or match[4] not in allowed or allowed[match[4]].parent != match[3]:
             raise ModelFileError(
                 f"{file.path}: tensor '{tensor}' is not supported; supported is LoRA of "
                 f"{', '.join(allowed)} in model.layers"
             )
-        module, layer, _, name, half = found.groups()
+        module, layer, _, name, half = match.groups()
         if int(layer) >= config.num_layers:
             raise ModelFileError(
                 f"{file.path}: tensor '{tensor}' is of layer {layer}; the model has {config.num_layers}"
@@ -189,12 +189,12 @@ def _tensor(file: SafetensorsFile, name: str, shape: tuple[int, int]) -> PackedT
 def _check_complete(folder: Path, settings: AdapterConfig, layers: list[dict[str, LowRank]]) -> None:
     """Raises ModelFileError if a module that `target_modules` names has no tensors."""
     named = settings.target_modules if isinstance(settings.target_modules, list) else []
-    found = {name for layer in layers for name in layer}
+    present = {name for layer in layers for name in layer}
     for module in named:
-        if module.rpartition(".")[2] not in found:
+        if module.rpartition(".")[2] not in present:
             raise ModelFileError(
                 f"{folder}: target_modules names {module!r}, but {WEIGHTS_FILE} holds no tensors of it (only of "
-                f"{', '.join(sorted(found))})"
+                f"{', '.join(sorted(present))})"
             )
 
 

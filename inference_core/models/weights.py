@@ -124,7 +124,7 @@ def load_layers(
             mlp=_mlp(config, linears, f"layers.{i}", stacks),
             sinks=norm(f"{prefix}.self_attn.sinks") if config.attention.sinks else None,
             **{"attention_norm": None, "mlp_norm": None}
-            | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
+            | {field: norm(f"{prefix}.{name}.weight") for field, name in layer_norms(config).items()},
         )
 
     return [layer(i) for i in range(config.num_layers)]

@@ -12,14 +12,14 @@ _KIB = 1024
 def usable_cpus(root: Path = Path("/")) -> int:
     """Return the whole processors that this process may use, at least 1: of a quota of 1.5 one, because a thread too
     many waits for the next period, and all others for it. `root`: of `/proc` and `/sys`."""
-    quotas = [found for folder in _folders(root, "cpu") if (found := _quota(folder)) is not None]
+    quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder)) is not None]
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes that can be allocated without swapping: the machine's `MemAvailable`, or the room below the
     lowest limit, where the cache of files does not count; None if neither is known."""
-    rooms = [found for folder in _folders(root, "memory") if (found := _room(folder)) is not None]
+    rooms = [room for folder in _folders(root, "memory") if (room := _room(folder)) is not None]
     machine = [line for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
     return min([*rooms, *(int(line.split()[1]) * _KIB for line in machine)], default=None)
 
@@ -56,7 +56,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         is_shown = group.is_relative_to(mount.shown) and ".." not in group.parts
         inner = group.relative_to(mount.shown) if is_shown else PurePosixPath()
         folder = mount.at / inner
-        yield from (one for one in (folder, *folder.parents) if one.is_relative_to(mount.at) and one.is_dir())
+        yield from (level for level in (folder, *folder.parents) if level.is_relative_to(mount.at) and level.is_dir())
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, _Mount]]:

@@ -28,11 +28,11 @@ _STORE_SECONDS = 300.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(given)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return run_rank(options) if "RANK" in os.environ else launch(options, given)
+        return run_rank(options) if "RANK" in os.environ else launch(options, arguments)
     except CoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -190,12 +190,12 @@ class SentTables:
 
     def _share(self, sequence: ScheduledSequence) -> SequenceShare:
         table = sequence.block_table
-        of, known = self._known.pop(sequence.sequence_id, (table, 0))
-        if of is not table or known > len(table):
-            known = 0
+        of, num_sent = self._known.pop(sequence.sequence_id, (table, 0))
+        if of is not table or num_sent > len(table):
+            num_sent = 0
         self._known[sequence.sequence_id] = (table, len(table))
         return SequenceShare(
-            sequence.sequence_id, sequence.token_ids, sequence.start, known, table[known:], sequence.adapter
+            sequence.sequence_id, sequence.token_ids, sequence.start, num_sent, table[num_sent:], sequence.adapter
         )
 
 

@@ -79,23 +79,23 @@ def parse_devices(text: str, origin: str) -> dict[str, Device]:
         listed = msgspec.convert(tomllib.loads(text), _Catalogue).devices
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise MeshError(f"the hardware catalogue {origin} is not understood: {error}") from error
-    found = {device.name: device for device in listed}
-    if len(found) != len(listed):
+    by_name = {device.name: device for device in listed}
+    if len(by_name) != len(listed):
         raise MeshError(f"the hardware catalogue {origin} names a device twice")
-    return found
+    return by_name
 
 
 def reported_device(name: str) -> Device | None:
     """Return the device that its driver calls `name`; None if the catalogue does not have it."""
-    return next((one for one in devices().values() if name in one.reported_as), None)
+    return next((candidate for candidate in devices().values() if name in candidate.reported_as), None)
 
 
 def device(name: str) -> Device:
     """The device `name`. Raises MeshError with the known names."""
-    known = devices()
-    if name not in known:
-        raise MeshError(f"no device '{name}' in the hardware catalogue; known are {', '.join(known)}")
-    return known[name]
+    by_name = devices()
+    if name not in by_name:
+        raise MeshError(f"no device '{name}' in the hardware catalogue; known are {', '.join(by_name)}")
+    return by_name[name]
 
 
 Count = Annotated[int, Meta(ge=1)]

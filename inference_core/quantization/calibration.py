@@ -61,9 +61,9 @@ class AgreementTally:
     def add(self, tokens: list[int], exact: Logits, other: Logits) -> None:
         """Logits [tokens, vocabulary] of the reference and of the other; a window's last row predicts nothing known."""
         law, other_law = log_softmax(exact), log_softmax(other)
-        known = (np.arange(len(tokens) - 1), np.array(tokens[1:]))
-        self._expected.append(-law[known])
-        self._losses.append(-other_law[known])
+        targets = (np.arange(len(tokens) - 1), np.array(tokens[1:]))
+        self._expected.append(-law[targets])
+        self._losses.append(-other_law[targets])
         self._divergence.append((np.exp(law) * (law - other_law)).sum(axis=1))
         self._same.append(exact.argmax(axis=1) == other.argmax(axis=1))
         self._cosine.append(normalised_dot(exact, other))

@@ -134,13 +134,13 @@ def group_size_for(config: ModelConfig, wanted: int | None) -> int:
     """`wanted`, or the largest of `GROUP_SIZES` that divides the inputs of every layer. Raises QuantizationError."""
     if wanted is not None:
         return wanted
-    found = next((size for size in GROUP_SIZES if all(inputs % size == 0 for inputs in linear_inputs(config))), None)
-    if found is None:
+    largest = next((size for size in GROUP_SIZES if all(inputs % size == 0 for inputs in linear_inputs(config))), None)
+    if largest is None:
         raise QuantizationError(
             f"layers with {_listed(linear_inputs(config))} inputs cannot be cut into groups of "
             f"{_listed(GROUP_SIZES)}; use int8 or fp8"
         )
-    return found
+    return largest
 
 
 def check_int4_shapes(config: ModelConfig, group_size: int) -> None:

@@ -145,18 +145,18 @@ def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
         ("min_rouge_l", rouge),
         ("min_bleu", bleu),
     )
-    found: list[str] = []
+    reasons: list[str] = []
     for name, value in above:
         bound = getattr(limits, name)
         # NaN exceeds every limit.
         if bound is not None and not value <= bound:
-            found.append(f"{name.removeprefix('max_')} is {value:.4f}, at most {bound:g} is allowed")
+            reasons.append(f"{name.removeprefix('max_')} is {value:.4f}, at most {bound:g} is allowed")
     for name, figure in below:
         bound = getattr(limits, name)
         if bound is not None and (figure is None or not figure >= bound):
             measured = "was not measured" if figure is None else f"is {figure:.4f}"
-            found.append(f"{name.removeprefix('min_')} {measured}, at least {bound:g} is needed")
-    return found + _lost_answers(report.questions, limits)
+            reasons.append(f"{name.removeprefix('min_')} {measured}, at least {bound:g} is needed")
+    return reasons + _lost_answers(report.questions, limits)
 
 
 def _lost_answers(questions: QuestionMetrics | None, limits: QualityLimits) -> list[str]:
@@ -180,8 +180,8 @@ def _lost_answers(questions: QuestionMetrics | None, limits: QualityLimits) -> l
 
 def judged(report: QualityReport, limits: Mapping[Use, QualityLimits]) -> QualityReport:
     """Return the report with a verdict for every use of `limits`."""
-    found = {use: shortfalls(report, bounds) for use, bounds in limits.items()}
-    verdicts = [GateResult(use=use, passes=not reasons, reasons=reasons) for use, reasons in found.items()]
+    reasons_by_use = {use: shortfalls(report, bounds) for use, bounds in limits.items()}
+    verdicts = [GateResult(use=use, passes=not reasons, reasons=reasons) for use, reasons in reasons_by_use.items()]
     return msgspec.structs.replace(report, limits=dict(limits), verdicts=verdicts)
 
 

@@ -234,8 +234,8 @@ def _largest(values: Logits | Weights, k: int) -> Ids:
 def _draw(ids: Ids | None, weights: Weights, bits: int) -> int:
     """Invert the cumulative distribution at `bits` / 2**53; a token of weight 0 is never drawn."""
     reached = np.cumsum(weights)
-    place = int(np.searchsorted(reached, bits * int(reached[-1]) >> 53, side="right"))
-    return place if ids is None else int(ids[place])
+    index = int(np.searchsorted(reached, bits * int(reached[-1]) >> 53, side="right"))
+    return index if ids is None else int(ids[index])
 
 
 def token_logprob(raw: Logits, token_id: int, k: int) -> TokenLogprob:

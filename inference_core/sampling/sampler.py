@@ -121,8 +121,8 @@ def _best_of_rows(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
         host = logits.float().numpy()
         index = host.argmax(axis=-1)
         return index.tolist(), np.isfinite(host[np.arange(len(host)), index]).tolist()
-    place = logits.argmax(dim=-1)
-    return place.tolist(), logits.gather(1, place[:, None])[:, 0].isfinite().tolist()
+    best = logits.argmax(dim=-1)
+    return best.tolist(), logits.gather(1, best[:, None])[:, 0].isfinite().tolist()
 
 
 def _rows_on_host(logits: torch.Tensor, rows: list[int]) -> list[Logits]:

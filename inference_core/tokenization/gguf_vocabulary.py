@@ -194,8 +194,8 @@ def _merges_by_score(metadata: _Metadata, scores: list[float]) -> Iterator[tuple
     for index in sorted(normal, key=lambda i: (-scores[i], i)):
         piece = metadata.tokens[index]
         splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        known = [pair for pair in splits if pieces.issuperset(pair)]
-        yield from reversed(known)
+        merges = [pair for pair in splits if pieces.issuperset(pair)]
+        yield from reversed(merges)
 
 
 def _backend(metadata: _Metadata, merges: list[tuple[str, str]], **options: object) -> Tokenizer:
@@ -215,7 +215,7 @@ def _chat_template(metadata: _Metadata) -> ChatTemplate | None:
     if not isinstance(source, str):
         return None
     ids = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    found = {name: metadata.token_id(key) for name, key in ids.items()}
-    special = {f"{name}_token": metadata.tokens[i] for name, i in found.items() if i is not None}
+    token_ids = {name: metadata.token_id(key) for name, key in ids.items()}
+    special = {f"{name}_token": metadata.tokens[i] for name, i in token_ids.items() if i is not None}
     require_bounded_template(source, special)
     return ChatTemplate(source, special)

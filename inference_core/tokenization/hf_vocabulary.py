@@ -200,12 +200,12 @@ def _added(
     file: Path, described: _TokenizerFile, settings: TokenizerSettings, *backends: Tokenizer
 ) -> list[AddedToken]:
     """Add the tokens that only the settings list to `backends`, and return them."""
-    known = {token.content for token in described.added_tokens}
-    more = {token.content: token for token in settings.added if token.content not in known}
+    contents = {token.content for token in described.added_tokens}
+    more = {token.content: token for token in settings.added if token.content not in contents}
     for text in settings.special.values():
-        if text not in known and text not in more and (number := backends[0].token_to_id(text)) is not None:
+        if text not in contents and text not in more and (number := backends[0].token_to_id(text)) is not None:
             more[text] = AddedToken(id=number, content=text, special=True)
-    for special, run in runs_of_added(file, more.values(), len(known)):
+    for special, run in runs_of_added(file, more.values(), len(contents)):
         added = [
             tokenizers.AddedToken(
                 token.content, special=special, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized

@@ -35,10 +35,10 @@ def shared_tokenizer(path: Path) -> Tokenizer:
     """
     with _loading:
         state = path, _files(path)
-        found = _shared.get(state)
-        if found is None:
-            found = _shared[state] = load_tokenizer(path)
-        return found
+        tokenizer = _shared.get(state)
+        if tokenizer is None:
+            tokenizer = _shared[state] = load_tokenizer(path)
+        return tokenizer
 
 
 def _files(path: Path) -> object:

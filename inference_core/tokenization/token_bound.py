@@ -80,8 +80,8 @@ def _spelled(tokens: Sequence[str], alphabet: Mapping[str, int]) -> tuple[Bytes,
     byte_of = np.full(max(map(ord, alphabet)) + 2, unknown)
     byte_of[[*map(ord, alphabet)]] = [*alphabet.values()]
     letters = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), np.uint32)
-    found = byte_of.take(letters, mode="clip")
-    return found[found != unknown].astype(np.uint8), np.fromiter(map(len, tokens), np.int64, len(tokens))
+    codes = byte_of.take(letters, mode="clip")
+    return codes[codes != unknown].astype(np.uint8), np.fromiter(map(len, tokens), np.int64, len(tokens))
 
 
 def _joined(pieces: Sequence[bytes]) -> tuple[Bytes, Lengths]:
@@ -91,8 +91,8 @@ def _joined(pieces: Sequence[bytes]) -> tuple[Bytes, Lengths]:
 def byte_fallback_bound(tokens: Iterable[str], literals: Iterable[str]) -> TokenBound | None:
     """The bound of a SentencePiece vocabulary, where a character without a token becomes its byte tokens; None if byte
     tokens are missing."""
-    known = set(tokens)
-    if not known.issuperset(f"<0x{byte:02X}>" for byte in range(256)):
+    vocabulary = set(tokens)
+    if not vocabulary.issuperset(f"<0x{byte:02X}>" for byte in range(256)):
         return None
-    pieces = [token.replace(" ", SPM_SPACE).encode() for token in (*known, *literals)]
+    pieces = [token.replace(" ", SPM_SPACE).encode() for token in (*vocabulary, *literals)]
     return TokenBound(*_joined([*pieces, *(bytes([byte]) for byte in range(256))]), spelling=SPM_SPACE.encode())

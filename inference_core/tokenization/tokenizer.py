@@ -49,9 +49,9 @@ class StopStrings:
             return "", self._matched
         text = self._held + text
         # (end, start, stop): the smallest end is completed first, then the smallest start.
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
-            end, start, self._matched = min(found)
+        matches = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if matches:
+            end, start, self._matched = min(matches)
             self._held = ""
             return text[: end if self._include else start], self._matched
         keep = possible_start(text, self._stops)
@@ -134,7 +134,7 @@ class Tokenizer:
             self._marks = Marks.of(self._of_template.texts, template.inspected, template.literals)
             thoughts = {text for text in self._of_template.texts if _THOUGHT.search(text)}
             self._own_marks = self._marks.without(thoughts | template.inspected.intersection(self._written.texts))
-        for backend in {id(one): one for one in (vocabulary.backend, vocabulary.continued)}.values():
+        for backend in {id(backend): backend for backend in (vocabulary.backend, vocabulary.continued)}.values():
             backend.encode_special_tokens = True  # Control tokens in text stay text, and so do these.
             backend.add_special_tokens([token.text for token in written])
 
@@ -218,8 +218,8 @@ class Tokenizer:
         for turn, masked in zip(messages, turns, strict=True):
             if turn.get("role") == "assistant":
                 masked |= {name: own.apply(turn[name]) for name in _OWN_TEXTS if name in turn}
-        given = {name: disguise.apply(value) for name, value in extra.items()}
-        rendered = template.render(turns, add_generation_prompt=add_generation_prompt, extra=given)
+        masked_extra = {name: disguise.apply(value) for name, value in extra.items()}
+        rendered = template.render(turns, add_generation_prompt=add_generation_prompt, extra=masked_extra)
         return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in tokens.split(rendered)]
 
     def least_tokens(self, pieces: Iterable[Piece]) -> int:
@@ -261,10 +261,10 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes of one token, possibly part of a UTF-8 character; b"" for unknown ids."""
-        known = self._bytes.get(token_id)
-        if known is None:
-            known = self._bytes[token_id] = self._make_bytes(token_id)
-        return known
+        cached = self._bytes.get(token_id)
+        if cached is None:
+            cached = self._bytes[token_id] = self._make_bytes(token_id)
+        return cached
 
     def token_text(self, token_id: int) -> str | None:
         """What a token adds to whole characters: "" for control tokens; None if its bytes are not whole characters."""

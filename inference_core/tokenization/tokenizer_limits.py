@@ -62,14 +62,14 @@ def require_few_added(file: Path, tokens: Iterable[str], controls: Iterable[str]
         )
 
 
-def runs_of_added(file: Path, tokens: Iterable[Added], known: int) -> Iterator[tuple[bool, list[Added]]]:
+def runs_of_added(file: Path, tokens: Iterable[Added], num_tokens: int) -> Iterator[tuple[bool, list[Added]]]:
     """Yield `tokens` in their order in runs of a kind, special or not, which are added at once. Raises ModelFileError
-    for so many runs that adding them to `known` others takes seconds."""
+    for so many runs that adding them to `num_tokens` others takes seconds."""
     work = 0
     for special, run in groupby(tokens, key=lambda token: token.special):
         added = list(run)
-        known += len(added)
-        work += known
+        num_tokens += len(added)
+        work += num_tokens
         if work > MAX_ADDED_WORK:
             raise ModelFileError(f"{file}: special and other added tokens take turns too often; sort them by kind")
         yield special, added
@@ -120,7 +120,7 @@ def _problem(pattern: str) -> str:
 
     A group that is repeated must have one way to match: no choice, and no repetition in it.
     """
-    if any(found in ("\\k", *(f"\\{digit}" for digit in range(1, 10))) for found in _ESCAPED.findall(pattern)):
+    if any(escape in ("\\k", *(f"\\{digit}" for digit in range(1, 10))) for escape in _ESCAPED.findall(pattern)):
         return "refers to what it matched before"
     plain = _without_classes(_ESCAPED.sub("x", pattern))
     # Of every open group, and of the whole: whether it has choices or repetitions, and unbounded ones in this choice.

@@ -169,7 +169,7 @@ class Newcomers:
 
     def enter(self, stream: asyncio.Transport) -> asyncio.Protocol:
         """Count a connection, and return the protocol of its handshakes."""
-        for closed in [one for one in self._timers if one.is_closing()]:
+        for closed in [newcomer for newcomer in self._timers if newcomer.is_closing()]:
             self._leave(closed)
         if len(self._timers) >= MOST_NEWCOMERS:
             oldest = next(iter(self._timers))

@@ -126,7 +126,7 @@ class TcpCoreClient(StreamCoreClient):
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 stream, _ = await loop.create_connection(lambda: end, address.host, address.port)
-                known = await handshake.done
+                is_trusted = await handshake.done
         except (OSError, TimeoutError) as error:
             raise CoreGoneError(f"no core answers at {address}: {error or 'no answer in time'}") from error
         finally:
@@ -134,7 +134,7 @@ class TcpCoreClient(StreamCoreClient):
                 stream.abort()
         if handshake.failure is not None:
             raise CoreTlsError(f"no TLS with the core at {address}: {handshake.failure}") from handshake.failure
-        if not known:
+        if not is_trusted:
             raise CoreGoneError(f"the server at {address} is not the expected core, or accepts no clients now")
         return end if isinstance(end, TlsConnection) else stream
 

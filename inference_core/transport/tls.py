@@ -164,8 +164,8 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if getattr(error, "verify_code", 0) in _ANOTHER_AUTHORITY:
             return "another authority signed its certificate"
-        found = getattr(error, "verify_message", "")
-        return f"its certificate is refused: {found}" if found else str(error.args[-1])
+        message = getattr(error, "verify_message", "")
+        return f"its certificate is refused: {message}" if message else str(error.args[-1])
     reason = getattr(error, "reason", None) or ""
     for name, words in _ALERTS.items():
         if reason.endswith(f"ALERT_{name}"):
@@ -175,10 +175,10 @@ def reason_of(error: Exception) -> str:
 
 def _file_state(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _existing(path: Path) -> Path:

@@ -227,8 +227,8 @@ def unpack_cache_kernel(
         begins = tl.load(first_block + middle) <= index
         sequence = tl.where(begins, middle, sequence)
         high = tl.where(begins, high, middle)
-    place = tl.load(table_start + sequence) + index - tl.load(first_block + sequence)
-    offset = tl.load(block_offsets + place)
+    block_index = tl.load(table_start + sequence) + index - tl.load(first_block + sequence)
+    offset = tl.load(block_offsets + block_index)
     head = tl.program_id(1)
     token = tl.arange(0, BLOCK_PAD)
     dims = tl.arange(0, HEAD_PAD)
@@ -255,10 +255,10 @@ def first_blocks(context_len: torch.Tensor, block_size: int) -> torch.Tensor:
 
 def unpacked_cache(memory: torch.Tensor, layout: KVLayout, heads: int, dtype: torch.dtype) -> LayerCache:
     """A cache of one layer and `heads` of the KV heads in `dtype`, over `memory` uint8."""
-    one = KVLayout(
+    layer_layout = KVLayout(
         num_layers=1, num_kv_heads=heads, head_dim=layout.head_dim, block_size=layout.block_size, dtype=_DTYPES[dtype]
     )
-    return LayerCache(memory, one, 0)
+    return LayerCache(memory, layer_layout, 0)
 
 
 def unpack_cache(

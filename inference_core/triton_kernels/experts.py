@@ -59,10 +59,10 @@ def route_experts_kernel(
     shares = tl.exp(chosen - highest)
     if NORMALISE:
         total = tl.sum(shares, 0)
-    place = token * TAKEN + choice
+    indices = token * TAKEN + choice
     real = tl.load(slots + token) >= 0
-    tl.store(experts + place, tl.where(real, taken, _PADDING), mask=choice < TAKEN)
-    tl.store(weights + place, shares / total, mask=choice < TAKEN)
+    tl.store(experts + indices, tl.where(real, taken, _PADDING), mask=choice < TAKEN)
+    tl.store(weights + indices, shares / total, mask=choice < TAKEN)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -75,15 +75,15 @@ def group_rows_kernel(experts, order, starts, rows, CHUNK: tl.constexpr):
         # Beyond the end there are experts above all.
         owner = tl.load(experts + begin + lane, mask=begin + lane < rows, other=2147483647)
         lower += (owner < expert).to(tl.int32)
-    place = tl.sum(lower, 0)
-    tl.store(starts + expert, place)
+    start = tl.sum(lower, 0)
+    tl.store(starts + expert, start)
     for begin in range(0, rows, CHUNK):
         owner = tl.load(experts + begin + lane, mask=begin + lane < rows, other=2147483647)
         own = (owner == expert).to(tl.int32)
-        tl.store(order + place + tl.cumsum(own, 0) - 1, begin + lane, mask=own > 0)
-        place += tl.sum(own, 0)
+        tl.store(order + start + tl.cumsum(own, 0) - 1, begin + lane, mask=own > 0)
+        start += tl.sum(own, 0)
     if expert == tl.num_programs(0) - 1:
-        tl.store(starts + expert + 1, place)
+        tl.store(starts + expert + 1, start)
 
 
 @triton.jit
@@ -192,9 +192,9 @@ def choose_expert_tile(rows: int, experts: int) -> ExpertTile:
 def _find_tile(starts, index, EXPERTS: tl.constexpr, EXPERTS_PAD: tl.constexpr, BLOCK_M: tl.constexpr):
     """The expert of tile `index` (EXPERTS or more: there is none), its first row, and the end of its expert's rows."""
     number = tl.arange(0, EXPERTS_PAD)
-    known = number < EXPERTS
-    begin = tl.load(starts + number, mask=known, other=0)
-    end = tl.load(starts + number + 1, mask=known, other=0)
+    real = number < EXPERTS
+    begin = tl.load(starts + number, mask=real, other=0)
+    end = tl.load(starts + number + 1, mask=real, other=0)
     tiles = (end - begin + BLOCK_M - 1) // BLOCK_M
     expert = tl.sum((tl.cumsum(tiles, 0) <= index).to(tl.int32), 0)
     earlier = tl.sum(tl.where(number < expert, tiles, 0), 0)
@@ -248,8 +248,8 @@ def dense_experts_kernel(
         w = tl.load(own + n[:, None] * inputs + k[None, :], mask=real[:, None] & within[None, :], other=0.0)
         xs = tl.load(x + source[:, None] * x_stride + k[None, :], mask=seen[:, None] & within[None, :], other=0.0)
         sums = tl.dot(w, tl.trans(xs), sums, input_precision=PRECISION)
-    place = out + target[None, :] * out_stride + n[:, None]
-    tl.store(place, sums.to(out.dtype.element_ty), mask=real[:, None] & seen[None, :])
+    pointers = out + target[None, :] * out_stride + n[:, None]
+    tl.store(pointers, sums.to(out.dtype.element_ty), mask=real[:, None] & seen[None, :])
 
 
 @triton.jit
@@ -291,10 +291,10 @@ def int4_experts_kernel(
         at = expert.to(tl.int64) * blocks + block
         words = load_parts(codes, at * outputs + n, real, PARTS)
         for group in tl.static_range(_BLOCK // GROUP):
-            place = (at * (_BLOCK // GROUP) + group) * outputs + n
-            scale = tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+            group_index = (at * (_BLOCK // GROUP) + group) * outputs + n
+            scale = tl.load(scales + group_index, mask=real, other=0.0).to(tl.float32)[:, None]
             if HAS_OFFSETS:
-                offset = tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
+                offset = tl.load(offsets + group_index, mask=real, other=0.0).to(tl.float32)[:, None]
             for i in tl.static_range(GROUP // STEP):
                 step = group * (GROUP // STEP) + i
                 k = block * _BLOCK + step * STEP + step_k

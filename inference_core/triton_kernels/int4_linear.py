@@ -81,8 +81,8 @@ def load_parts(codes, row, real, PARTS: tl.constexpr):
     j = tl.arange(0, _WORDS // PARTS)
     parts = ()
     for part in tl.static_range(PARTS):
-        place = codes + row[:, None] * _WORDS + (j[None, :] + part * (_WORDS // PARTS))
-        parts = parts + (tl.load(place, mask=real[:, None], other=0),)  # type: ignore[assignment]  # noqa: RUF005
+        pointers = codes + row[:, None] * _WORDS + (j[None, :] + part * (_WORDS // PARTS))
+        parts = parts + (tl.load(pointers, mask=real[:, None], other=0),)  # type: ignore[assignment]  # noqa: RUF005
     return parts
 
 
@@ -102,10 +102,10 @@ def _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS: tl.const
     inside = (n[:, None] < outputs) & (m[None, :] < rows)
     if HAS_BIAS:
         sums += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
-    place = out + m[None, :].to(tl.int64) * out_stride + n[:, None]
+    pointers = out + m[None, :].to(tl.int64) * out_stride + n[:, None]
     if ACCUMULATE:
-        sums += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(place, sums.to(out.dtype.element_ty), mask=inside)
+        sums += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+    tl.store(pointers, sums.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -175,13 +175,13 @@ def int4_gemv_kernel(
                     two = tl.load(x_pairs + k, mask=k < inputs // 2, other=0)
                     for high in tl.static_range(2):
                         xs = (two >> (16 * high)).to(tl.int16).to(x.dtype.element_ty, bitcast=True).to(tl.float32)
-                        # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by
+                        # A nibble stays at its digit of a mantissa, where it counts 16**digit, and x is divided by
                         # that. The last three are moved, since a mantissa has room for five.
                         nibble = step + _STEPS * high
                         moved = nibble // 5
-                        place = nibble - 3 * moved
-                        power = tl.cast(1 << (4 * place), tl.float32)
-                        code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
+                        digit = nibble - 3 * moved
+                        power = tl.cast(1 << (4 * digit), tl.float32)
+                        code = ((words[tile] >> (12 * moved)) & (0xF << (4 * digit))) | exponent
                         code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
                         products += code * (xs * (1.0 / power))[None, :]
                         total += xs
@@ -255,14 +255,14 @@ def int4_gemm_kernel(
                 weight = centred(words[(PARTS - 1) & group], step // PARTS, x.dtype.element_ty)
                 products = tl.dot(weight, xs, products)
             number = tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group
-            place = number * outputs + n
-            sums += products * tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+            group_index = number * outputs + n
+            sums += products * tl.load(scales + group_index, mask=real, other=0.0).to(tl.float32)[:, None]
             if HAS_OFFSETS:
                 totals = tl.load(x_sums + number * rows + m, mask=seen, other=0.0)
-                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * totals[None, :]
+                sums += tl.load(offsets + group_index, mask=real, other=0.0).to(tl.float32)[:, None] * totals[None, :]
     if SPLIT:
-        place = partial + (split.to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
-        tl.store(place, sums, mask=real[:, None] & seen[None, :])
+        pointers = partial + (split.to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
+        tl.store(pointers, sums, mask=real[:, None] & seen[None, :])
     else:
         _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS, ACCUMULATE)
 
@@ -273,8 +273,8 @@ def group_sums_kernel(x, sums, rows, inputs, x_stride, GROUP: tl.constexpr, ROWS
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     group = tl.program_id(1)
     k = group * GROUP + tl.arange(0, GROUP)
-    place = x + m[:, None].to(tl.int64) * x_stride + k[None, :]
-    xs = tl.load(place, mask=(m < rows)[:, None] & (k < inputs)[None, :], other=0.0).to(tl.float32)
+    pointers = x + m[:, None].to(tl.int64) * x_stride + k[None, :]
+    xs = tl.load(pointers, mask=(m < rows)[:, None] & (k < inputs)[None, :], other=0.0).to(tl.float32)
     tl.store(sums + group * rows + m, tl.sum(xs, axis=1), mask=m < rows)
 
 
@@ -304,11 +304,11 @@ def int4_dequantize_kernel(
     HALVES: tl.constexpr = SPAN // GROUP
     for step in tl.static_range(_STEPS):
         group = tl.cast(block, tl.int64) * (_BLOCK // GROUP) + step * 2 * _WORDS // SPAN * HALVES
-        place = (group + tl.arange(0, HALVES))[None, :] * outputs + n[:, None]
+        group_index = (group + tl.arange(0, HALVES))[None, :] * outputs + n[:, None]
         weight = centred(words, step, tl.float16).to(tl.float32)
-        weight = _times_halves(weight, tl.load(scales + place, mask=real[:, None], other=0.0).to(tl.float32))
+        weight = _times_halves(weight, tl.load(scales + group_index, mask=real[:, None], other=0.0).to(tl.float32))
         if HAS_OFFSETS:
-            offset = tl.load(offsets + place, mask=real[:, None], other=0.0).to(tl.float32)
+            offset = tl.load(offsets + group_index, mask=real[:, None], other=0.0).to(tl.float32)
             weight += _times_halves(tl.full((BLOCK_N, 2 * _WORDS), 1.0, tl.float32), offset)
         k = block * _BLOCK + step * 2 * _WORDS + tl.arange(0, 2 * _WORDS)
         target = dense + local[:, None].to(tl.int64) * inputs + k[None, :]

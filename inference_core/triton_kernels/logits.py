@@ -161,10 +161,10 @@ def gather_near_kernel(
         value = tl.load(logits + r * stride + ids, mask=real, other=float("-inf"))
         weights = tl.where(real, weigh(value, greatest, temperature, powers), 0)
         near = (weights >= NEAR).to(tl.int32)
-        place = first + tl.cumsum(near, axis=0) - near
-        kept = (near > 0) & (place < CAPACITY)
-        tl.store(near_ids + r * CAPACITY + place, ids, mask=kept)
-        tl.store(near_weights + r * CAPACITY + place, weights, mask=kept)
+        slot = first + tl.cumsum(near, axis=0) - near
+        kept = (near > 0) & (slot < CAPACITY)
+        tl.store(near_ids + r * CAPACITY + slot, ids, mask=kept)
+        tl.store(near_weights + r * CAPACITY + slot, weights, mask=kept)
 
 
 _BIASED = 128  # tokens per pass
@@ -180,10 +180,10 @@ def bias_rows_kernel(logits, rows, token_ids, biases, num_biased, stride, CAPACI
         return
     count = tl.load(num_biased + row)
     for first in range(0, count, BLOCK):
-        place = first + tl.arange(0, BLOCK)
-        real = place < count
-        at = logits + r * stride + tl.load(token_ids + row * CAPACITY + place, mask=real, other=0)
-        value = tl.load(at, mask=real, other=0.0) + tl.load(biases + row * CAPACITY + place, mask=real, other=0.0)
+        index = first + tl.arange(0, BLOCK)
+        real = index < count
+        at = logits + r * stride + tl.load(token_ids + row * CAPACITY + index, mask=real, other=0)
+        value = tl.load(at, mask=real, other=0.0) + tl.load(biases + row * CAPACITY + index, mask=real, other=0.0)
         tl.store(at, value, mask=real)
 
 

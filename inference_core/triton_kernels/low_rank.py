@@ -55,17 +55,17 @@ def shrink_kernel(
     x_rows = x + m[:, None].to(tl.int64) * x_stride
     ranks_of_slot = (slot.to(tl.int64) * PARTS + part) * MAX_RANK + r
     down_rows = down + ranks_of_slot[None, :] * inputs
-    found = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    products = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
     split = tl.program_id(2)
     last = tl.minimum((split + 1) * steps_per_split, tl.cdiv(inputs, BLOCK_K))
     for step in range(split * steps_per_split, last):
         k = step * BLOCK_K + tl.arange(0, BLOCK_K)
         a = tl.load(x_rows + k[None, :], mask=real[:, None] & (k[None, :] < inputs), other=0.0)
         b = tl.load(down_rows + k[:, None], mask=live[None, :] & (k[:, None] < inputs), other=0.0)
-        found = tl.dot(a, b, found, input_precision="ieee")
-    found *= tl.load(scales + slot * table_width + part)
-    place = (split.to(tl.int64) * tokens + begin + i[:, None]) * (PARTS * MAX_RANK) + part * MAX_RANK + r[None, :]
-    tl.store(sums + place, found, mask=real[:, None] & live[None, :])
+        products = tl.dot(a, b, products, input_precision="ieee")
+    products *= tl.load(scales + slot * table_width + part)
+    indices = (split.to(tl.int64) * tokens + begin + i[:, None]) * (PARTS * MAX_RANK) + part * MAX_RANK + r[None, :]
+    tl.store(sums + indices, products, mask=real[:, None] & live[None, :])
 
 
 @triton.jit
@@ -114,22 +114,22 @@ def expand_kernel(
     n = low + block * BLOCK_N + tl.arange(0, BLOCK_N)
     real, seen = i < count, n < high
     m = tl.load(rows + begin + i, mask=real, other=0)
-    place = out + m[:, None].to(tl.int64) * out_stride + n[None, :]
+    pointers = out + m[:, None].to(tl.int64) * out_stride + n[None, :]
     inside = real[:, None] & seen[None, :]
-    added = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    added = tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
     for first in range(0, rank, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         live = r < rank
         # Memory beyond an adapter's ranks may hold anything, including NaN.
-        found = real[:, None] & live[None, :]
+        valid = real[:, None] & live[None, :]
         source = sums + (begin + i[:, None]).to(tl.int64) * (PARTS * MAX_RANK) + part * MAX_RANK + r[None, :]
         a = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
         for split in range(splits):
-            a += tl.load(source + tl.cast(split, tl.int64) * tokens * (PARTS * MAX_RANK), mask=found, other=0.0)
+            a += tl.load(source + tl.cast(split, tl.int64) * tokens * (PARTS * MAX_RANK), mask=valid, other=0.0)
         up_rows = up + (slot.to(tl.int64) * MAX_RANK + r[:, None]) * outputs
         b = tl.load(up_rows + n[None, :], mask=live[:, None] & seen[None, :], other=0.0)
         added = tl.dot(a.to(b.dtype), b, added, input_precision="ieee")
-    tl.store(place, added.to(out.dtype.element_ty), mask=inside)
+    tl.store(pointers, added.to(out.dtype.element_ty), mask=inside)
 
 
 def add_low_rank(

@@ -300,8 +300,8 @@ def reference_add_low_rank(out: torch.Tensor, x: torch.Tensor, slots: LowRankSlo
             if not rank:
                 continue
             columns = slice(slots.borders[part], slots.borders[part + 1])
-            found = seen @ slots.down[slot, part, :rank].float().T * scale
-            added = out[rows, columns].float() + found @ slots.up[slot, :rank, columns].float()
+            shrunk = seen @ slots.down[slot, part, :rank].float().T * scale
+            added = out[rows, columns].float() + shrunk @ slots.up[slot, :rank, columns].float()
             out[rows, columns] = added.to(out.dtype)
 
 

@@ -431,8 +431,8 @@ def _attend_prompts(
             paged_attention(qkv[row:end_row], cache, block_offsets, *tables, out[row:end_row], **options)
 
     sequence = row = 0
-    for place in range(0, len(prompts), PROMPT_FIELDS):
-        index, first, queries, context = prompts[place : place + PROMPT_FIELDS]
+    for start in range(0, len(prompts), PROMPT_FIELDS):
+        index, first, queries, context = prompts[start : start + PROMPT_FIELDS]
         attend_others(sequence, index, row, first)
         table = table_start[index : index + 1]
         attend_prompt(qkv, cache, block_offsets, table, first, queries, context, out, cudnn_attend)

@@ -62,19 +62,19 @@ def gather_kernel(
     head = tl.program_id(1)
     row = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     dims = tl.arange(0, HEAD_PAD)
-    known = row < real
+    valid = row < real
     token = first + row
     table = block_offsets + tl.load(table_start)
-    offset = tl.load(table + token // BLOCK_SIZE, mask=known, other=0)
+    offset = tl.load(table + token // BLOCK_SIZE, mask=valid, other=0)
     # In this form the compiler knows that rows are aligned to 16 numbers, and reads 16 bytes at a time.
     at = offset // (ITEM_SIZE * ALIGN) * ALIGN + layer_start + head * (BLOCK_SIZE * HEAD_DIM)
     source = cache + (at + (token % BLOCK_SIZE) * HEAD_DIM)[:, None] + dims[None, :]
-    here = known[:, None] & (dims < HEAD_DIM)[None, :]
+    here = valid[:, None] & (dims < HEAD_DIM)[None, :]
     key = tl.load(source, mask=here, other=0.0)
     value = tl.load(source + values_start, mask=here, other=0.0)
     if SCALED:
         word = scales + offset // 4 + scales_start + head * BLOCK_SIZE + token % BLOCK_SIZE
-        both = tl.load(word, mask=known, other=0)
+        both = tl.load(word, mask=valid, other=0)
         key = key.to(tl.float32) * (both << 16).to(tl.float32, bitcast=True)[:, None]
         value = value.to(tl.float32) * ((both >> 16) << 16).to(tl.float32, bitcast=True)[:, None]
     target = (head.to(tl.int64) * rows + row)[:, None] * HEAD_DIM + dims[None, :]
@@ -110,16 +110,16 @@ def merge_part_kernel(
     query = pair // HEADS
     head = pair % HEADS
     dims = tl.arange(0, HEAD_PAD)
-    known = query < queries
-    inside = known[:, None] & (dims < HEAD_DIM)[None, :]
+    valid = query < queries
+    inside = valid[:, None] & (dims < HEAD_DIM)[None, :]
     row = first_row + query
     at = part + (row * part_row + head * part_head)[:, None] + dims[None, :]
     mixed = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     own = pair[:, None] * HEAD_DIM + dims[None, :]
     if not (FIRST and LAST):
-        log = tl.load(part_log + head * rows + row, mask=known, other=0.0)
+        log = tl.load(part_log + head * rows + row, mask=valid, other=0.0)
     if not FIRST:
-        old_log = tl.load(mean_log + pair, mask=known, other=0.0)
+        old_log = tl.load(mean_log + pair, mask=valid, other=0.0)
         highest = tl.maximum(log, old_log)
         weight, old_weight = tl.exp(log - highest), tl.exp(old_log - highest)
         total = weight + old_weight
@@ -131,7 +131,7 @@ def merge_part_kernel(
         tl.store(to, mixed.to(out.dtype.element_ty), mask=inside)
     else:
         tl.store(mean + own, mixed, mask=inside)
-        tl.store(mean_log + pair, log, mask=known)
+        tl.store(mean_log + pair, log, mask=valid)
 
 
 def attend_prompt(
@@ -255,10 +255,10 @@ def cudnn_attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `Attend`. Raises RuntimeError where cuDNN has no plan."""
-    found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+    attended = torch.ops.aten._scaled_dot_product_cudnn_attention(
         query, keys, values, None, True, 0.0, causal, False, scale=query.shape[-1] ** -0.5
     )
-    return found[0], found[1]
+    return attended[0], attended[1]
 
 
 # cuDNN's plans belong to the thread that built them; `built` has the calls that they are for.
@@ -309,9 +309,9 @@ def _build(qkv: torch.Tensor, heads: int, kv_heads: int, head_dim: int, most_que
         for length, causal in ((rows, True), *((part * PROMPT_GRAIN, False) for part in _PART_GRAINS)):
             # A layout as that of gathered keys: contiguous.
             arguments = query, keys[:, :, :length].contiguous(), values[:, :, :length].contiguous(), causal
-            found = cudnn_attend(*arguments)
+            attended = cudnn_attend(*arguments)
             if grains == 1:
-                _check(*arguments, *found)
+                _check(*arguments, *attended)
 
 
 def _check(
@@ -319,8 +319,8 @@ def _check(
     keys: torch.Tensor,
     values: torch.Tensor,
     causal: bool,
-    found: torch.Tensor,
-    found_log: torch.Tensor,
+    attended: torch.Tensor,
+    attended_log: torch.Tensor,
 ) -> None:
     """Raise RuntimeError if the last rows of a result are not as defined: another version of cuDNN may give logarithms
     to another base, or masks from another corner."""
@@ -332,7 +332,7 @@ def _check(
     if causal:
         scores.masked_fill_(torch.arange(keys.shape[2], device=query.device) > position[:, None], -torch.inf)
     mixed, log = scores.softmax(-1) @ wide_values, scores.logsumexp(-1)
-    error = (found[0, :, -_CHECKED_ROWS:].float() - mixed).norm() / mixed.norm()
-    log_error = (found_log.reshape(heads, queries)[:, -_CHECKED_ROWS:] - log).abs().max()
+    error = (attended[0, :, -_CHECKED_ROWS:].float() - mixed).norm() / mixed.norm()
+    log_error = (attended_log.reshape(heads, queries)[:, -_CHECKED_ROWS:] - log).abs().max()
     if not bool((error < _TOLERANCE) & (log_error < _TOLERANCE)):
         raise RuntimeError(f"its results differ from the definition by {float(error):.1g}, {float(log_error):.1g}")

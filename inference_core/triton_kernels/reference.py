@@ -55,9 +55,9 @@ def _write(values: torch.Tensor, dtype: torch.dtype, out: torch.Tensor, scales: 
     if scales is None:
         out.copy_(values)
     else:
-        codes, found = quantize_rows(values.to(dtype), out.dtype)
+        codes, row_scales = quantize_rows(values.to(dtype), out.dtype)
         out.copy_(codes)
-        scales.copy_(found)
+        scales.copy_(row_scales)
 
 
 def reference_copy_blocks(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
@@ -302,9 +302,9 @@ def reference_route_experts(
 
 def reference_group_rows(experts: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> None:
     """See `expert_rows.group_rows`."""
-    found = experts.flatten().sort(stable=True)
-    starts.copy_(torch.searchsorted(found.values, torch.arange(len(starts), dtype=found.values.dtype)))
-    order.copy_(found.indices)
+    by_expert = experts.flatten().sort(stable=True)
+    starts.copy_(torch.searchsorted(by_expert.values, torch.arange(len(starts), dtype=by_expert.values.dtype)))
+    order.copy_(by_expert.indices)
 
 
 def reference_dense_experts(
@@ -383,9 +383,9 @@ def draw_tokens(
 ) -> None:
     """Draw token ids to drawn int64 [R] from logits float32 [R, V] by `step_inputs.PARAM_FIELDS`; -1 for bad rows."""
     laws = zip(*(column.tolist() for column in (temperature, top_k, top_p, min_p, seed, position)), strict=True)
-    for row, (values, (heat, k, p, least, own_seed, place)) in enumerate(zip(logits.numpy(), laws, strict=True)):
+    for row, (values, (heat, k, p, least, own_seed, own_position)) in enumerate(zip(logits.numpy(), laws, strict=True)):
         params = SamplingParams(temperature=heat, top_k=k, top_p=p, min_p=least)
-        token = sample_row(values, SampleSpec(params, [], [], own_seed, place, ()))
+        token = sample_row(values, SampleSpec(params, [], [], own_seed, own_position, ()))
         drawn[row] = -1 if token is None else token.token_id
 
 

@@ -40,10 +40,10 @@ def add_splits_kernel(
         sums += tl.load(partial + (split * rows + row) * outputs + n, mask=real, other=0.0)
     if HAS_BIAS:
         sums += tl.load(bias + n, mask=real, other=0.0).to(tl.float32)
-    place = out + row * out_stride + n
+    pointers = out + row * out_stride + n
     if ACCUMULATE:
-        sums += tl.load(place, mask=real, other=0.0).to(tl.float32)
-    tl.store(place, sums.to(out.dtype.element_ty), mask=real)
+        sums += tl.load(pointers, mask=real, other=0.0).to(tl.float32)
+    tl.store(pointers, sums.to(out.dtype.element_ty), mask=real)
 
 
 def add_splits(partial: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, accumulate: bool) -> None:
@@ -199,10 +199,10 @@ def scaled_gemm_kernel(
     else:
         if HAS_BIAS:
             result += tl.load(bias + n, mask=column_seen, other=0.0).to(tl.float32)[None, :]
-        place = out + m[:, None].to(tl.int64) * out_stride + n[None, :]
+        pointers = out + m[:, None].to(tl.int64) * out_stride + n[None, :]
         if ACCUMULATE:
-            result += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(place, result.to(out.dtype.element_ty), mask=inside)
+            result += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+        tl.store(pointers, result.to(out.dtype.element_ty), mask=inside)
 
 
 def scaled_linear(

@@ -44,14 +44,14 @@ _NO_ID = tl.constexpr((1 << 31) - 1)  # larger than every token id
 @triton.jit
 def _candidates(row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK: tl.constexpr):
     """BLOCK candidates from `first` on, by ascending id: ids, order keys, weights, and which entries are valid."""
-    place = tl.cast(first, tl.int64) + tl.arange(0, BLOCK)
-    real = place < end
+    index = tl.cast(first, tl.int64) + tl.arange(0, BLOCK)
+    real = index < end
     if compact:
-        ids = tl.load(near_ids + place, mask=real, other=_NO_ID).to(tl.int64)
+        ids = tl.load(near_ids + index, mask=real, other=_NO_ID).to(tl.int64)
         logits = tl.load(row + ids, mask=real, other=float("-inf"))
-        weights = tl.load(near_weights + place, mask=real, other=0)
+        weights = tl.load(near_weights + index, mask=real, other=0)
     else:
-        ids = place
+        ids = index
         logits = tl.load(row + ids, mask=real, other=float("-inf"))
         weights = tl.where(real, weigh(logits, best, temperature, powers), 0)
     return ids, order_key(logits), weights, real
@@ -94,8 +94,8 @@ def draw_tokens_kernel(
     c = tl.arange(0, CHUNKS)
     best, usable = best_of_row(row_best, r, chunks, CHUNKS)
     value = tl.load(row_best + r * chunks + c, mask=c < chunks, other=float("-inf"))
-    place = tl.load(row_best_ids + r * chunks + c, mask=c < chunks, other=0)
-    greedy = tl.min(tl.where((value == best) & (c < chunks), place, vocabulary), axis=0)
+    best_ids = tl.load(row_best_ids + r * chunks + c, mask=c < chunks, other=0)
+    greedy = tl.min(tl.where((value == best) & (c < chunks), best_ids, vocabulary), axis=0)
     token = tl.where(usable, greedy, -1).to(tl.int64)
     temperature = tl.load(temperatures + r)
 

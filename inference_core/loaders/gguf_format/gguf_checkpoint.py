@@ -69,15 +69,15 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
 def expert_views(config: ModelConfig, stacked: Mapping[str, Shape]) -> dict[str, View]:
     """The tensors of single experts: of `stacked` matrices [experts, outputs, inputs], which lie below each other, and
     of biases [experts, outputs]."""
-    found = {}
+    views_by_name = {}
     for name, shape in stacked.items():
         for expert in range(config.num_experts):
             own = name.replace(_STACKED, f"{_STACKED}{expert}.")
             if len(shape) == 2:
-                found[own] = View(source=name, item=expert)
+                views_by_name[own] = View(source=name, item=expert)
             else:
-                found[own] = View(source=name, first=expert * shape[1], count=shape[1])
-    return found
+                views_by_name[own] = View(source=name, first=expert * shape[1], count=shape[1])
+    return views_by_name
 
 
 def interleaved_views(config: ModelConfig, stored: Iterable[str]) -> dict[str, View]:
@@ -141,7 +141,7 @@ class GGUFCheckpoint(Checkpoint):
 
     def _all_views(self) -> dict[str, View]:
         """How the decoder's tensors are made of those of the file, where they differ."""
-        found = views(self._config, self._entries, logits_divisor(self.header))
+        views_by_name = views(self._config, self._entries, logits_divisor(self.header))
         stacked = {name: entry for name, entry in self._entries.items() if _STACKED in name}
         for name, entry in stacked.items():
             axes, part = (2, "bias") if name.endswith(".bias") else (3, "matrix")
@@ -150,10 +150,10 @@ class GGUFCheckpoint(Checkpoint):
                     f"{self.path}: tensor '{entry.name}' is {entry.shape}, but {self._config.num_experts} experts"
                     f" need a {part} each"
                 )
-        found |= expert_views(self._config, {name: entry.shape for name, entry in stacked.items()})
+        views_by_name |= expert_views(self._config, {name: entry.shape for name, entry in stacked.items()})
         if self.header.metadata.get("general.architecture") in ("llama", "granite", "smollm3"):
-            found |= interleaved_views(self._config, self._entries)
-        return {name: view for name, view in found.items() if view.source in self._entries}
+            views_by_name |= interleaved_views(self._config, self._entries)
+        return {name: view for name, view in views_by_name.items() if view.source in self._entries}
 
     def _factors(self, name: str) -> NDArray[np.float32]:
         entry = self.header.tensors[name]

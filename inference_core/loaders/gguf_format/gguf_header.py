@@ -338,9 +338,9 @@ def token_types(header: GGUFHeader) -> NDArray[np.int32]:
 def end_of_generation_ids(header: GGUFHeader) -> tuple[int, ...]:
     """Ids that end a generation: the file's named one first, no duplicates."""
     ids = [header.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in _END_KEYS]
-    found = [value for value in ids if isinstance(value, int)]
+    end_ids = [value for value in ids if isinstance(value, int)]
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, StringArray):
         controls = np.flatnonzero(token_types(header)[: len(tokens)] == TokenType.CONTROL)
-        found += [int(index) for index in controls if tokens[int(index)] in _END_TEXTS]
-    return tuple(dict.fromkeys(found))
+        end_ids += [int(index) for index in controls if tokens[int(index)] in _END_TEXTS]
+    return tuple(dict.fromkeys(end_ids))

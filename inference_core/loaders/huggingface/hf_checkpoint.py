@@ -113,26 +113,26 @@ class HFCheckpoint(Checkpoint):
                 raise ModelFileError(f"{self.path / INDEX} says that {shard} holds '{tensor}', but it does not")
         if not listed:
             files = [SafetensorsFile(file) for file in sorted(self.path.glob("*.safetensors"))]
-            found = {name: file for file in files for name in file}
+            file_by_name = {name: file for file in files for name in file}
         else:
-            found = {tensor: shards[shard] for tensor, shard in listed.items()}
-        if not found:
+            file_by_name = {tensor: shards[shard] for tensor, shard in listed.items()}
+        if not file_by_name:
             raise ModelFileError(_no_weights(self.path))
-        if self._config.tie_embeddings and _LM_HEAD in found:
+        if self._config.tie_embeddings and _LM_HEAD in file_by_name:
             # Some files with a tied head store it twice, and some have a head of their own.
-            if _is_copy(found, _LM_HEAD, _EMBEDDING):
-                del found[_LM_HEAD]
+            if _is_copy(file_by_name, _LM_HEAD, _EMBEDDING):
+                del file_by_name[_LM_HEAD]
             else:
                 self._config = msgspec.structs.replace(self._config, tie_embeddings=False)
         # Old files store the rotary table.
-        return {name: file for name, file in found.items() if not name.endswith(_DERIVED)}
+        return {name: file for name, file in file_by_name.items() if not name.endswith(_DERIVED)}
 
 
-def _is_copy(found: Mapping[str, SafetensorsFile], name: str, source: str) -> bool:
+def _is_copy(file_by_name: Mapping[str, SafetensorsFile], name: str, source: str) -> bool:
     """Whether two tensors are the same, bit by bit."""
-    if source not in found:
+    if source not in file_by_name:
         return False
-    copied, copy = found[source], found[name]
+    copied, copy = file_by_name[source], file_by_name[name]
     is_like = copied.entries[source].dtype == copy.entries[name].dtype
     return is_like and np.array_equal(copied[source].view(np.uint8), copy[name].view(np.uint8))
 

@@ -327,9 +327,9 @@ def _config(file: Path, stated: dict[str, Any]) -> _Config:
         )
     # null stands for a default where nothing else would be possible.
     values = (keys_of(kind).defaults, stated)
-    given = {n: value for table in values for n, value in table.items() if value is not None or n in _nullable()}
+    merged = {n: value for table in values for n, value in table.items() if value is not None or n in _nullable()}
     try:
-        return msgspec.convert(_with_whole_numbers(given), _Config)
+        return msgspec.convert(_with_whole_numbers(merged), _Config)
     except JSON_ERRORS as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error
 
@@ -360,8 +360,8 @@ def _refuse_unsupported(file: Path, config: _Config, stated: dict[str, Any]) -> 
         unread = key in keys.effective and key not in read
         if (foreign or unread) and not _is_neutral(value) and value != keys.defaults.get(key):
             raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {kind}")
-    known = {*read, *COMPUTATION, *keys.defaults, *keys.effective, *keys.without_effect, *ignored_keys()}
-    if unknown := sorted(stated.keys() - known):
+    known_keys = {*read, *COMPUTATION, *keys.defaults, *keys.effective, *keys.without_effect, *ignored_keys()}
+    if unknown := sorted(stated.keys() - known_keys):
         log.warning("%s: unknown to this version and to transformers' %s: %s", file, kind, ", ".join(unknown))
     other_layers = set(config.layer_types or ()) - {"full_attention"}
     unsupported = {

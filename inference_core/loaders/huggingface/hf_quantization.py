@@ -47,26 +47,26 @@ class QuantizationConfig(msgspec.Struct):
     dynamic: dict[str, Any] | None = None
 
 
-def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None:
+def layer_format(file: Path, stated: dict[str, Any] | None) -> LayerFormat | None:
     """The format, None if unquantised. Raises ModelFileError, naming `file`, for an unsupported one."""
-    if given is None:
+    if stated is None:
         return None
     try:
-        config = msgspec.convert(given, QuantizationConfig)
+        config = msgspec.convert(stated, QuantizationConfig)
     except msgspec.ValidationError as error:
         raise ModelFileError(f"{file}: quantization_config is not understood ({error}); {_SUPPORTED}") from error
     for key in _REFUSED:
         # GPTQModel's "-:NAME" leaves a layer unquantised, which its tensors show.
         skipping = key == "dynamic" and all(name.startswith("-:") for name in config.dynamic or {})
-        if given.get(key) and not skipping:
-            raise ModelFileError(f"{file}: {key} = {given[key]!r} of its quantization_config is not supported")
-    if config.quant_method == "compressed-tensors" and not config.config_groups and given.get("sparsity_config"):
+        if stated.get(key) and not skipping:
+            raise ModelFileError(f"{file}: {key} = {stated[key]!r} of its quantization_config is not supported")
+    if config.quant_method == "compressed-tensors" and not config.config_groups and stated.get("sparsity_config"):
         return None
-    found = _groups(config) or _by_method(config) or _bitsandbytes(config) or _compressed(config)
-    if found is None:
-        written = ", ".join(f"{key} {value!r}" for key, value in given.items())
+    form = _groups(config) or _by_method(config) or _bitsandbytes(config) or _compressed(config)
+    if form is None:
+        written = ", ".join(f"{key} {value!r}" for key, value in stated.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
-    return found
+    return form
 
 
 class Sparsity(msgspec.Struct, frozen=True):
@@ -90,10 +90,10 @@ class _WithSparsity(msgspec.Struct):
 prepare_types(QuantizationConfig, _WithSparsity)
 
 
-def sparsity(file: Path, given: dict[str, Any] | None) -> Sparsity:
+def sparsity(file: Path, stated: dict[str, Any] | None) -> Sparsity:
     """Raises ModelFileError, naming `file`, for weights without their zeros in another format than 2:4."""
     try:
-        config = msgspec.convert(given or {}, _WithSparsity).sparsity_config or _SparsityConfig()
+        config = msgspec.convert(stated or {}, _WithSparsity).sparsity_config or _SparsityConfig()
     except msgspec.ValidationError as error:
         raise ModelFileError(f"{file}: sparsity_config is not understood ({error})") from error
     if config.format not in ("dense", "sparse-24-bitmask"):
@@ -133,13 +133,13 @@ def _bitsandbytes(config: QuantizationConfig) -> LayerFormat | None:
 def _compressed(config: QuantizationConfig) -> LayerFormat | None:
     if config.quant_method != "compressed-tensors" or not config.config_groups:
         return None
-    found: set[LayerFormat | None] = set()
+    formats: set[LayerFormat | None] = set()
     for group in config.config_groups.values():
         weights, form = group.weights or _Weights(), group.format or config.format
         if form == "pack-quantized" and (weights.type, weights.num_bits) == ("int", 4):
-            found.add("compressed int4")
+            formats.add("compressed int4")
         elif form in ("int-quantized", "float-quantized", "naive-quantized") and weights.num_bits == 8:
-            found.add("eight bits")
+            formats.add("eight bits")
         else:
-            found.add(None)
-    return found.pop() if len(found) == 1 else None
+            formats.add(None)
+    return formats.pop() if len(formats) == 1 else None

@@ -76,7 +76,7 @@ def _layer(path: Path, form: GroupFormat, files: Files, name: str) -> GroupLayer
     if len(packed) != 2:
         raise ModelFileError(f"{path}: tensor '{name}.qweight' has shape {packed}; two dimensions are needed")
     shape = form.shape((packed[0], packed[1]))
-    found: dict[str, TensorFile] = {}
+    parts: dict[str, TensorFile] = {}
     for part, expected in form.part_shapes(shape).items():
         full = f"{name}.{part}"
         if full not in files:
@@ -89,8 +89,8 @@ def _layer(path: Path, form: GroupFormat, files: Files, name: str) -> GroupLayer
                 f"{path}: tensor '{full}' is {entry.dtype} {entry.shape}; {form.method} layers of this size and "
                 f"groups of {form.group_size or 'all inputs'} have {_DTYPES[part]} {expected}"
             )
-        found[part] = files[full]
-    return GroupLayer(name, shape, found, form)
+        parts[part] = files[full]
+    return GroupLayer(name, shape, parts, form)
 
 
 _SCALE_DTYPES = ("F16", "BF16", "F32")

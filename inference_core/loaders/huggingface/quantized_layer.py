@@ -227,6 +227,6 @@ def unpack_codes(packed: Ints, order: Any, bits: int = 4) -> Codes:
     """int32 [..., n] -> codes [..., n, 32 / bits]: the code at bit i * bits is element order[i] of its int32."""
     codes = np.empty((*packed.shape, 32 // bits), np.uint8)
     words = packed.view(np.uint32)
-    for place, element in enumerate(order):
-        codes[..., element] = (words >> (bits * place)) & (2**bits - 1)
+    for index, element in enumerate(order):
+        codes[..., element] = (words >> (bits * index)) & (2**bits - 1)
     return codes

@@ -82,14 +82,14 @@ def _layer(path: Path, files: Files, name: str) -> ScaledLayer:
         raise ModelFileError(
             f"{path}: '{name}.{scale}' is {entry.dtype} {entry.shape}, which does not spread over weights {shape}"
         )
-    found = {part: files[f"{name}.{part}"] for part in ("weight", scale, *_UNUSED) if f"{name}.{part}" in files}
-    zero = found.get("weight_zero_point")
+    parts = {part: files[f"{name}.{part}"] for part in ("weight", scale, *_UNUSED) if f"{name}.{part}" in files}
+    zero = parts.get("weight_zero_point")
     if zero is not None and np.any(zero[f"{name}.weight_zero_point"]):
         raise ModelFileError(f"{path}: '{name}' has zero points; 8-bit layers are read where they are symmetric")
-    order = found.get("weight_format")
+    order = parts.get("weight_format")
     if order is not None and np.any(order[f"{name}.weight_format"]):
         raise ModelFileError(f"{path}: '{name}.weight_format' names another order than row after row")
-    return ScaledLayer(name, (shape[0], shape[1]), found, scale)
+    return ScaledLayer(name, (shape[0], shape[1]), parts, scale)
 
 
 def _blocks_of(scales: tuple[int, ...], shape: tuple[int, int]) -> tuple[int, int] | None:

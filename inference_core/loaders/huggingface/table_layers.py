@@ -134,8 +134,8 @@ def _layer(path: Path, files: Files, name: str, kind: str) -> TableLayer:
 def _check(path: Path, files: Files, full: str, dtypes: tuple[str, ...], count: int) -> None:
     entry = files[full].entries[full] if full in files else None
     if entry is None or entry.dtype not in dtypes or int(np.prod(entry.shape)) != count:
-        found = "is missing" if entry is None else f"is {entry.dtype} {entry.shape}"
-        raise ModelFileError(f"{path}: '{full}' {found}; {count} numbers of {dtypes[0]} are needed")
+        problem = "is missing" if entry is None else f"is {entry.dtype} {entry.shape}"
+        raise ModelFileError(f"{path}: '{full}' {problem}; {count} numbers of {dtypes[0]} are needed")
 
 
 MX_ELEMENTS = 32
@@ -205,9 +205,9 @@ def _of_all_experts(
 
 def _parts(path: Path, files: Files, name: str, stored: str) -> Mapping[str, Any]:
     """The files of blocks and of exponents, whose shapes fit each other."""
-    found = {f"{stored}{suffix}": files.get(f"{name}.{stored}{suffix}") for suffix in (_BLOCKS, _SCALES)}
+    parts = {f"{stored}{suffix}": files.get(f"{name}.{stored}{suffix}") for suffix in (_BLOCKS, _SCALES)}
     shapes = {}
-    for part, file in found.items():
+    for part, file in parts.items():
         if file is None:
             raise ModelFileError(f"{path}: '{name}.{stored}' in MXFP4 lacks its {part}")
         entry = file.entries[f"{name}.{part}"]
@@ -220,4 +220,4 @@ def _parts(path: Path, files: Files, name: str, stored: str) -> Mapping[str, Any
             f"{path}: '{name}.{stored}' has blocks {blocks} and scales {scales}; MXFP4 has scales [experts, outputs, "
             f"inputs / {MX_ELEMENTS}] and {MX_ELEMENTS // 2} bytes of blocks for each"
         )
-    return found
+    return parts
