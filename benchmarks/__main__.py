@@ -52,7 +52,7 @@ _COMMANDS = {
 main = LazyGroup(
     name="benchmarks",
     help="Measure parts of AIO on this machine. `aio bench` has the benchmarks that are part of the product.",
-    commands={name: (f"benchmarks.{place}", text) for name, (place, text) in _COMMANDS.items()},
+    commands={name: (f"benchmarks.{module}", text) for name, (module, text) in _COMMANDS.items()},
 )
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from gateway.cli.options import FILE
 
 def _listed(_context: click.Context, parameter: click.Parameter, value: str | None) -> list[float]:
     try:
-        return [float(one) for one in (value or "").split(",") if one.strip()]
+        return [float(number) for number in (value or "").split(",") if number.strip()]
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers", param=parameter) from None
 
@@ -43,18 +43,18 @@ def cascade(
 ) -> None:
     """The product's agreement stage on the recorded final answers in FILE (JSON lines): cheap tiers answer at once, and
     the strongest one where they differ."""
-    names = [one.strip() for one in ladder.split(",") if one.strip()]
+    names = [name.strip() for name in ladder.split(",") if name.strip()]
     if not 2 <= len(names) <= 8 or len(names) != len(prices) or min(prices) <= 0:
         raise click.ClickException(f"{len(names)} models and prices {prices}; give two to eight, and a price for each.")
     pairs = sorted(zip(prices, names, strict=True), key=lambda pair: pair[0])
     prices, names = [price for price, _ in pairs], [name for _, name in pairs]
     try:
         rows = read_answers(file, names, source, domain)
-        found = msgspec.structs.asdict(without_labels(rows, prices, target, seed))
+        unlabelled = msgspec.structs.asdict(without_labels(rows, prices, target, seed))
         after = {int(n): after_labels(rows, prices, target, int(n), seed, noise) for n in labels}
     except (ValueError, KeyError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    known = {n: None if one is None else msgspec.structs.asdict(one) for n, one in after.items()}
+    labelled = {n: None if worth is None else msgspec.structs.asdict(worth) for n, worth in after.items()}
     said = {
         "rows": len({row.prompt for row in rows}),
         "sources": sorted({row.source for row in rows}),
@@ -65,18 +65,19 @@ def cascade(
         "comparator": COMPARATOR,
     }
     if as_json:
-        click.echo(json.dumps(said | found | ({"labels": known} if known else {})))
+        click.echo(json.dumps(said | unlabelled | ({"labels": labelled} if labelled else {})))
         return
     click.echo(f"{said['rows']} prompts; {', '.join(names)} at {prices}; quality target {target}; {COMPARATOR}")
-    for name, one in [("no labels", found), *((f"{n} labels", one) for n, one in known.items())]:
-        click.echo(f"{name:<12} {_line(one) if one else 'leave no rows to measure'}")
+    for name, figures in [("no labels", unlabelled), *((f"{n} labels", figures) for n, figures in labelled.items())]:
+        click.echo(f"{name:<12} {_line(figures) if figures else 'leave no rows to measure'}")
 
 
-def _line(one: dict[str, float]) -> str:
+def _line(figures: dict[str, float]) -> str:
     return (
-        f"cost {one['cost']:.1%}, quality {one['quality']:.1%}, gain {one['gain']:+.2f} "
-        f"[{one['gain_low']:+.2f}, {one['gain_high']:+.2f}], shuffled {one['shuffled_gain']:+.2f}, over domains "
-        f"{one['gain_over_domains']:+.2f}, asked {one['asked']:.0%}, agreed {one['agreed']:.0%}, utility "
-        f"{one['utility']:+.2f}, more than without {one['more']:+.2f} [{one['more_low']:+.2f}, {one['more_high']:+.2f}]"
-        f"; cost at 98% {one['cost_at_98']:.1%}, of a lottery {one['lottery_cost_at_98']:.1%}"
+        f"cost {figures['cost']:.1%}, quality {figures['quality']:.1%}, gain {figures['gain']:+.2f} "
+        f"[{figures['gain_low']:+.2f}, {figures['gain_high']:+.2f}], shuffled {figures['shuffled_gain']:+.2f}, "
+        f"over domains {figures['gain_over_domains']:+.2f}, asked {figures['asked']:.0%}, "
+        f"agreed {figures['agreed']:.0%}, utility {figures['utility']:+.2f}, more than without {figures['more']:+.2f} "
+        f"[{figures['more_low']:+.2f}, {figures['more_high']:+.2f}]; "
+        f"cost at 98% {figures['cost_at_98']:.1%}, of a lottery {figures['lottery_cost_at_98']:.1%}"
     )

@@ -83,7 +83,7 @@ class _Drawn:
 
     def __init__(self, rows: Sequence[Asked], prices: Sequence[float], served: Served) -> None:
         weight = np.array([row.weight for row in rows])
-        right = np.array([[one.right for one in row.answers] for row in rows])
+        right = np.array([[answer.right for answer in row.answers] for row in rows])
         at, share = np.arange(len(rows)), _mean(served.agreed, weight * served.asked)
         kept, raised = right[at, served.middle - 1], right[at, served.higher - 1]
         sent = right[at, served.tier - 1]
@@ -109,9 +109,9 @@ class _Drawn:
         they are."""
         n = len(self._sums)
         counts = [np.ones((1, n)), *(rng.multinomial(n, np.full(n, 1 / n), 1) for _ in range(resamples))]
-        totals = np.concatenate([one @ self._sums for one in counts])
-        found: Float = totals[:, 1:] / totals[:, :1]
-        return found
+        totals = np.concatenate([count @ self._sums for count in counts])
+        means: Float = totals[:, 1:] / totals[:, :1]
+        return means
 
     def gains(self, means: Float) -> tuple[Float, Float]:
         """Return the points over the lottery [n] of what was sent, and shuffled."""
@@ -120,39 +120,39 @@ class _Drawn:
 
 
 def _worth(drawn: Sequence[_Drawn], target: float, rng: np.random.Generator) -> Worth:
-    means = [one.means(RESAMPLES // len(drawn), rng) for one in drawn]
+    means = [draw.means(RESAMPLES // len(drawn), rng) for draw in drawn]
     more = [100 * (mean[:, 4] - (1 - target) * mean[:, 5]) for mean in means]
-    more_low, more_high = np.quantile(np.concatenate([one[1:] for one in more]), (0.025, 0.975))
-    gains = [one.gains(mean) for one, mean in zip(drawn, means, strict=True)]
+    more_low, more_high = np.quantile(np.concatenate([part[1:] for part in more]), (0.025, 0.975))
+    gains = [draw.gains(mean) for draw, mean in zip(drawn, means, strict=True)]
     low, high = np.quantile(np.concatenate([sent[1:] for sent, _ in gains]), (0.025, 0.975))
-    points = [_point(one, mean[0], target) for one, mean in zip(drawn, means, strict=True)]
+    points = [_point(draw, mean[0], target) for draw, mean in zip(drawn, means, strict=True)]
     averages: dict[str, Any] = {name: float(np.mean([point[name] for point in points])) for name in points[0]}
     return Worth(
         gain=float(np.mean([sent[0] for sent, _ in gains])),
         gain_low=float(low),
         gain_high=float(high),
         shuffled_gain=float(np.mean([shuffled[0] for _, shuffled in gains])),
-        more=float(np.mean([one[0] for one in more])),
+        more=float(np.mean([part[0] for part in more])),
         more_low=float(more_low),
         more_high=float(more_high),
         **averages,
     )
 
 
-def _point(one: _Drawn, mean: Float, target: float) -> dict[str, float]:
-    tiers = len(one.prices)
+def _point(drawn: _Drawn, mean: Float, target: float) -> dict[str, float]:
+    tiers = len(drawn.prices)
     sent, cost, fixed, no_worse = float(mean[0]), float(mean[2]), mean[-tiers:], mean[-2 * tiers : -tiers]
     strongest = float(fixed[-1])
-    net = utility(float(mean[3]), cost, 1.0, 1 - target) - utility(no_worse, one.prices, np.ones(tiers), 1 - target)
-    ways = list(zip(one.prices.tolist(), fixed.tolist(), strict=True))
+    net = utility(float(mean[3]), cost, 1.0, 1 - target) - utility(no_worse, drawn.prices, np.ones(tiers), 1 - target)
+    ways = list(zip(drawn.prices.tolist(), fixed.tolist(), strict=True))
     return {
         "cost": cost,
         "quality": sent / max(strongest, 1e-12),
-        "gain_over_domains": 100 * (sent - one.domains_best),
+        "gain_over_domains": 100 * (sent - drawn.domains_best),
         "cost_at_98": least_cost([*ways, (cost, sent)], ENOUGH * strongest),
         "lottery_cost_at_98": least_cost(ways, ENOUGH * strongest),
-        "agreed": one.agreed,
-        "asked": one.asked,
+        "agreed": drawn.agreed,
+        "asked": drawn.asked,
         "utility": 100 * float(net.min()),
     }
 

@@ -69,5 +69,5 @@ def _hull(costs: Sequence[float], values: Float) -> list[tuple[float, float]]:
     return hull
 
 
-def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return (other[1] - one[1]) / (other[0] - one[0])
+def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])

@@ -36,23 +36,23 @@ class Asked(NamedTuple):
 def read_answers(path: Path, ladder: Sequence[str], source: str | None, domain: str | None) -> list[Asked]:
     """Return the prompts of the file (JSON lines, packed or not) that every model of `ladder` answered; of `source` and
     `domain` alone, if given. Raises `ValueError` if there are none."""
-    found: list[Asked] = []
+    prompts: list[Asked] = []
     models: set[str] = set()
     for prompt, row in enumerate(packed_rows(path)):
         models.update(row["a"])
         if source in (None, row.get("source")) and domain in (None, row.get("domain")):
-            found += _completions(prompt, row, ladder)
-    if not found:
+            prompts += _completions(prompt, row, ladder)
+    if not prompts:
         missing = [name for name in ladder if name not in models]
         why = f"it has no answers of {', '.join(missing)}" if missing else "no prompt was answered by all of the ladder"
         raise ValueError(f"{path}: {why}; its models are {', '.join(sorted(models))}")
-    return found
+    return prompts
 
 
-def agree(one: Any, other: Any, kind: str) -> bool:
+def agree(left: Any, right: Any, kind: str) -> bool:
     """Return whether two normalised answers of this format agree, as the gateway compares them; a missing one never
     does."""
-    return agreed(_final(one, kind), _final(other, kind))
+    return agreed(_final(left, kind), _final(right, kind))
 
 
 def kind_of(written: str) -> AnswerKind:
@@ -68,10 +68,10 @@ def _final(value: Any, kind: str) -> FinalAnswer | None:
 
 def _completions(prompt: int, row: Mapping[str, Any], ladder: Sequence[str]) -> list[Asked]:
     """Return the prompt once for each completion that every model has."""
-    given = [[one for one in row["a"].get(name) or [] if one and one[1] is not None] for name in ladder]
-    count = min(map(len, given))
-    place = row.get("source") or "", row.get("domain") or "", row.get("format") or ""
+    by_model = [[answer for answer in row["a"].get(name) or [] if answer and answer[1] is not None] for name in ladder]
+    count = min(map(len, by_model))
+    origin = row.get("source") or "", row.get("domain") or "", row.get("format") or ""
     return [
-        Asked(prompt, *place, 1.0 / count, tuple(Answer(one[i][0], float(one[i][1])) for one in given))
+        Asked(prompt, *origin, 1.0 / count, tuple(Answer(answers[i][0], float(answers[i][1])) for answers in by_model))
         for i in range(count)
     ]

@@ -46,11 +46,11 @@ class Known:
         self._seen: dict[tuple[str, ...], Float] = defaultdict(lambda: np.zeros(tiers))
         group = group_of(prices, range(1, tiers + 1), tiers, SETTINGS)
         for row in rows:
-            right = np.array([one.right for one in row.answers])
+            right = np.array([answer.right for answer in row.answers])
             said = judge.says(right[:-1] >= right[-1])
             weight = judge.informed**2
-            for place in ((row.source,), (row.source, row.domain)):
-                self._seen[place] += weight * np.append(judge.corrected(said), 1.0)
+            for context in ((row.source,), (row.source, row.domain)):
+                self._seen[context] += weight * np.append(judge.corrected(said), 1.0)
             if group is None:
                 continue
             sent = agreed_tier(group, partial(_equal, row))
@@ -62,13 +62,13 @@ class Known:
         """Return P(no worse) of every tier: the prior's mean over classes, moved by the labels of the source, then of
         the domain."""
         p_ok = self._prior
-        for place, n0 in (((row.source,), N0_TENANT), ((row.source, row.domain), N0_CONTEXT)):
-            seen = self._seen.get(place)
+        for context, n0 in (((row.source,), N0_TENANT), ((row.source, row.domain), N0_CONTEXT)):
+            seen = self._seen.get(context)
             if seen is not None:
                 p_ok = (n0 * p_ok + seen[:-1]) / (n0 + seen[-1])
         kind = "measured" if self.labels else "prior"
-        known = [*np.clip(p_ok, 0.0, 1.0).tolist(), 1.0]
-        return Prediction(p_ok=known, kind=kind, novelty=0.0, classifier_version="recorded")  # type: ignore[arg-type]
+        p_by_tier = [*np.clip(p_ok, 0.0, 1.0).tolist(), 1.0]
+        return Prediction(p_ok=p_by_tier, kind=kind, novelty=0.0, classifier_version="recorded")  # type: ignore[arg-type]
 
 
 class Judge:
@@ -80,13 +80,13 @@ class Judge:
     def says(self, no_worse: npt.NDArray[np.bool_]) -> Float:
         """Return its verdicts, 1 or 0, on answers that are `no_worse` [n] or not."""
         wrong = self._rng.random(len(no_worse)) < self._error
-        found: Float = (no_worse ^ wrong).astype(np.float64)
-        return found
+        verdicts: Float = (no_worse ^ wrong).astype(np.float64)
+        return verdicts
 
     def corrected(self, verdicts: Float) -> Float:
         """Return `verdicts` [n] without its errors, on average."""
-        given = verdicts.astype(np.float32), np.full(len(verdicts), self.informed, np.float32)
-        return without_errors(*given).astype(np.float64)
+        informed = np.full(len(verdicts), self.informed, np.float32)
+        return without_errors(verdicts.astype(np.float32), informed).astype(np.float64)
 
 
 def place_of(row: Asked) -> AgreementPlace:
@@ -95,27 +95,29 @@ def place_of(row: Asked) -> AgreementPlace:
 
 
 def serve(
-    rows: Sequence[Asked], prices: Sequence[float], known: Known, target: float, order: Int, asked: bool
+    rows: Sequence[Asked], prices: Sequence[float], learned: Known, target: float, order: Int, asked: bool
 ) -> Served:
     """Answer `rows` in this `order` [n]; `prices` are of the tiers, ascending. `asked`: every request asks for it."""
     served = Served(len(rows))
-    costs, table = list(prices), known.table
+    costs, table = list(prices), learned.table
     inputs: dict[tuple[str, str], tuple[PolicyInputs, int]] = {}
     for at in order:
         row = rows[at]
         if (row.source, row.domain) not in inputs:
-            given = PolicyInputs(prediction=known.prediction(row), costs=costs, quality_target=target, tau=target)
-            inputs[row.source, row.domain] = given, decide(given).tier
-        given, chosen = inputs[row.source, row.domain]
-        place = place_of(row)
-        plan = plan_agreement(given, chosen, kind_of(row.kind), partial(table.levels, place), SETTINGS, asked)
+            policy_inputs = PolicyInputs(
+                prediction=learned.prediction(row), costs=costs, quality_target=target, tau=target
+            )
+            inputs[row.source, row.domain] = policy_inputs, decide(policy_inputs).tier
+        policy_inputs, chosen = inputs[row.source, row.domain]
+        context = place_of(row)
+        plan = plan_agreement(policy_inputs, chosen, kind_of(row.kind), partial(table.levels, context), SETTINGS, asked)
         group, served.alone[at] = plan.group, chosen
         if group is None:
             served.tier[at] = served.middle[at] = served.higher[at] = chosen
             served.cost[at] = costs[chosen - 1]
             continue
         sent = agreed_tier(group, partial(_equal, row))
-        table.compared(place, group.tiers, sent is not None)
+        table.compared(context, group.tiers, sent is not None)
         served.asked[at], served.agreed[at] = True, sent is not None
         served.middle[at], served.higher[at] = group.middle, group.higher
         served.tier[at] = sent or group.higher
@@ -123,5 +125,5 @@ def serve(
     return served
 
 
-def _equal(row: Asked, one: int, other: int) -> bool:
-    return agree(row.answers[one - 1].value, row.answers[other - 1].value, row.kind)
+def _equal(row: Asked, left: int, right: int) -> bool:
+    return agree(row.answers[left - 1].value, row.answers[right - 1].value, row.kind)

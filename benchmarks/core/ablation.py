@@ -188,13 +188,13 @@ class _Table:
 @click.option("--seed", default=7)
 @click.option("--timeout", default=900.0, help="Seconds for one request.")
 @kept_options
-def ablation(**given: Any) -> None:
+def ablation(**arguments: Any) -> None:
     """Every technique off in turn, alone, and one on top of the other, on a load that gives each something to do.
 
     Example: python -m benchmarks ablation --rounds 5 --out ablation.jsonl
     """
 
-    show_measurement(given, AblationOptions, _run, ablation_tables)
+    show_measurement(arguments, AblationOptions, _run, ablation_tables)
 
 
 async def _run(

@@ -122,12 +122,12 @@ def run_stage(name: str, stage: Stage, device: torch.device) -> Iterator[dict[st
 def most_streams(rows: Sequence[dict[str, Any]]) -> int:
     """The highest concurrency of a ladder up to which every stream of every level has more than `STREAM_TOK_S`; 0 if
     the lowest level has not."""
-    found = 0
+    most = 0
     for row in sorted(rows, key=lambda row: int(row["concurrency"])):
         if not row["slowest_stream_tok_s"] or row["slowest_stream_tok_s"] <= STREAM_TOK_S:
             break
-        found = row["concurrency"]
-    return found
+        most = row["concurrency"]
+    return most
 
 
 def _core(stage: Stage, device: torch.device) -> Core:
@@ -173,12 +173,14 @@ def _random_linears(
 ) -> dict[str, Linear]:
     """Projections with a checkpoint's shapes, by name, generated on the device: a model of 70B parameters in seconds.
     Its data is not read. The vocabulary projection is dense, as in checkpoints."""
-    found: dict[str, Linear] = {}
-    for one in projections(checkpoint):
-        tensors = [checkpoint.tensors[name] for name in one.tensors]
+    linears: dict[str, Linear] = {}
+    for projection in projections(checkpoint):
+        tensors = [checkpoint.tensors[name] for name in projection.tensors]
         inputs, outputs = tensors[0].shape[1], sum(tensor.shape[0] for tensor in tensors)
-        found[one.name] = random_layer("dense" if one.name == "head" else scheme, inputs, outputs, device, dtype)
-    return found
+        linears[projection.name] = random_layer(
+            "dense" if projection.name == "head" else scheme, inputs, outputs, device, dtype
+        )
+    return linears
 
 
 def _load_adapters(core: Core, config: ModelConfig, count: int) -> None:
@@ -206,20 +208,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", help=f"some of {', '.join(STAGES)}; all without any")
     parser.add_argument("--tiny", action="store_true", help="on the CPU, with a tiny shape: that everything runs")
-    given = parser.parse_args()
-    unknown = set(given.stages) - STAGES.keys()
+    arguments = parser.parse_args()
+    unknown = set(arguments.stages) - STAGES.keys()
     if unknown:
         parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
-    device = torch.device("cpu" if given.tiny else "cuda")
+    device = torch.device("cpu" if arguments.tiny else "cuda")
     print(json.dumps({"machine": machine(device)}), flush=True)
-    for name in given.stages or STAGES:
+    for name in arguments.stages or STAGES:
         rows: list[dict[str, Any]] = []
-        for row in run_stage(name, tiny(STAGES[name]) if given.tiny else STAGES[name], device):
+        for row in run_stage(name, tiny(STAGES[name]) if arguments.tiny else STAGES[name], device):
             rows.append(row)
             print(json.dumps(row), flush=True)
         if len(rows) > 2:
-            found = {"stage": name, f"most_streams_above_{STREAM_TOK_S:g}_tok_s": most_streams(rows)}
-            print(json.dumps(found), flush=True)
+            summary = {"stage": name, f"most_streams_above_{STREAM_TOK_S:g}_tok_s": most_streams(rows)}
+            print(json.dumps(summary), flush=True)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ async def find_limit(
     """Search in every round, with a row per load that was tried, and finish `measurement`. Raises `CoreError`."""
     run = LoadRun(target, options.timeout)
     await run.warm_up(_load(options, 1, seed=options.seed - 1).jobs[:2])
-    found = []
+    highest_loads = []
     for turn in range(options.rounds):
 
         async def keeps(offered: int, turn: int = turn) -> bool:
@@ -103,8 +103,8 @@ async def find_limit(
                 measurement.add(row)
             return bool(row["kept"])
 
-        found.append(await highest(keeps, options.most))
-    results = results_of(options, found, measurement.rows)
+        highest_loads.append(await highest(keeps, options.most))
+    results = results_of(options, highest_loads, measurement.rows)
     measurement.finish(msgspec.to_builtins(results))
     return results
 
@@ -133,8 +133,8 @@ def _kept(options: LimitOptions, row: Row) -> bool:
     return slowest is not None and bool(slowest > options.tokens_s)
 
 
-def results_of(options: LimitOptions, found: Sequence[int], rows: Sequence[Row]) -> LimitResults:
-    """`found`: the highest load of each round."""
+def results_of(options: LimitOptions, highest_loads: Sequence[int], rows: Sequence[Row]) -> LimitResults:
+    """`highest_loads`: the highest load of each round."""
     loads = []
     for offered in sorted({row["offered"] for row in rows}):
         chosen: list[dict[str, Any]] = [row for row in rows if row["offered"] == offered]
@@ -145,7 +145,7 @@ def results_of(options: LimitOptions, found: Sequence[int], rows: Sequence[Row])
         profile=options.profile,
         offered=options.offered,
         promise=options.promise,
-        highest=spread([float(each) for each in found]),
+        highest=spread([float(each) for each in highest_loads]),
         loads=loads,
     )
 
@@ -169,19 +169,19 @@ def results_of(options: LimitOptions, found: Sequence[int], rows: Sequence[Row])
 @click.option("--seed", default=7)
 @click.option("--timeout", default=600.0, help="Seconds for one request.")
 @kept_options
-def limits(**given: Any) -> None:
+def limits(**arguments: Any) -> None:
     """Search for the highest load at which every stream is fast enough, or p99 is low enough.
 
     Example: python -m benchmarks limits --profile rewrite --p99-ms 300 --out rewrite.jsonl
     """
 
-    show_measurement(given, LimitOptions, _run, limit_table)
+    show_measurement(arguments, LimitOptions, _run, limit_table)
 
 
 async def _run(settings: Any, model: str | None, options: LimitOptions, out: Path | None, keep: bool) -> LimitResults:
     core = core_spec(load_catalog(settings.catalog))
     spec = model_of(core, model)
-    given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
-    measurement = Measurement.begin("limits", given, out, keep=keep)
+    about = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
+    measurement = Measurement.begin("limits", about, out, keep=keep)
     async with core_target(core, spec, settings.cache_path) as target:
         return await find_limit(target, options, measurement, lambda line: click.echo(line, err=True))

@@ -42,11 +42,11 @@ def mixed_jobs(seed: int, count: int) -> list[Job]:
     draw = random.Random(seed)
     shared, own = Prompts(seed, PREFIX_WORDS), Prompts(seed + 1, 0)
     jobs = []
-    for place in range(count):
+    for index in range(count):
         length = min(ANSWER_LIMIT, _ANSWER_LEAST + round(draw.expovariate(1 / (_ANSWER_MEAN - _ANSWER_LEAST))))
-        if place % 2 == 0:
+        if index % 2 == 0:
             prompt = shared.draw(draw.randint(16, 64))
-        elif place % 16 == 9:
+        elif index % 16 == 9:
             prompt = own.draw(LONG_WORDS)
         else:
             prompt = own.draw(draw.randint(32, 256))

@@ -193,7 +193,7 @@ def _with_ecma_dots(schema: Any) -> Any:
 
 
 def _with_ecma_dot(pattern: str) -> str:
-    return _DOT.sub(lambda found: _ECMA_DOT if found[0] == "." else found[0], pattern)
+    return _DOT.sub(lambda match: _ECMA_DOT if match[0] == "." else match[0], pattern)
 
 
 def _is_finite(value: Any) -> bool:

@@ -56,9 +56,9 @@ class SpeculationOptions:
         require_at_least_one(self, "rounds", "requests", "output_tokens")
         if min(self.levels, default=0) < 1:
             raise ValueError(f"levels are {self.levels}; give some of 1 and more")
-        known = [*WORKLOADS, *([OWN] if self.prompts else [])]
-        if not self.workloads or set(self.workloads) - set(known):
-            raise ValueError(f"workloads are {', '.join(self.workloads) or 'none'}; give some of {', '.join(known)}")
+        allowed = [*WORKLOADS, *([OWN] if self.prompts else [])]
+        if not self.workloads or set(self.workloads) - set(allowed):
+            raise ValueError(f"workloads are {', '.join(self.workloads) or 'none'}; give some of {', '.join(allowed)}")
         if "off" not in self.modes or set(self.modes) - set(get_args(Mode)):
             raise ValueError(f"modes are {', '.join(self.modes)}; give off, which ratios are to, and of auto and on")
 
@@ -263,17 +263,17 @@ def workloads_table(results: SpeculationResults) -> str:
 @click.option("--output-tokens", default=4096, help="Of an answer, at most.")
 @click.option("--seed", default=7)
 @kept_options
-def workloads(**given: Any) -> None:
+def workloads(**arguments: Any) -> None:
     """Each kind of request on its own: speed, latency, and what drafts are worth for it.
 
     Example: python -m benchmarks workloads --prompts mine.jsonl --rounds 3 --out workloads.jsonl
     """
 
-    chosen = given["workloads"] or (() if given["prompts"] else MIXES)
-    given["prompts"] = given["prompts"] or ""
-    given["workloads"] = (*chosen, *([OWN] if given["prompts"] else []))
-    given["modes"] = ("off", *(given["modes"] or ("auto", "on")))
-    show_measurement(given, SpeculationOptions, _run, workloads_table)
+    chosen = arguments["workloads"] or (() if arguments["prompts"] else MIXES)
+    arguments["prompts"] = arguments["prompts"] or ""
+    arguments["workloads"] = (*chosen, *([OWN] if arguments["prompts"] else []))
+    arguments["modes"] = ("off", *(arguments["modes"] or ("auto", "on")))
+    show_measurement(arguments, SpeculationOptions, _run, workloads_table)
 
 
 async def _run(

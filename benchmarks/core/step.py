@@ -83,13 +83,13 @@ def _medians(runner: LogitsRunner, shares: list[ScheduledSequence], repeats: int
 @click.option("--repeats", default=15, help="Steps per row; medians are shown.")
 @setting_options("catalog", "cache_dir")
 @json_option
-def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **given: Any) -> None:
+def step(model: str | None, as_json: bool, sequences: tuple[int, ...], **arguments: Any) -> None:
     """Milliseconds of a decode step and of a prompt chunk: linears, attention, vocabulary projection, rest."""
     from gateway.planning.load_test.run import model_of
     from tiers.catalog.load import load_catalog
 
-    shape = {name: given.pop(name) for name in ("context", "chunk", "repeats")}
-    settings = settings_from(**given)
+    shape = {name: arguments.pop(name) for name in ("context", "chunk", "repeats")}
+    settings = settings_from(**arguments)
     spec = model_of(load_catalog(settings.catalog).core, model)
     for row in bench_step(spec, settings.cache_path, sequences=sequences, **shape):
         echo_row({"model": spec.name, **row}, as_json)

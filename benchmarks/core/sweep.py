@@ -150,13 +150,13 @@ def _gain(rows: list[Row], level: int) -> Spread | None:
 @click.option("--seed", default=7)
 @click.option("--timeout", default=600.0, help="Seconds for one request.")
 @kept_options
-def sweep(**given: Any) -> None:
+def sweep(**arguments: Any) -> None:
     """A closed loop at every level, in rounds that begin with one request at a time; room for all, and no drafts.
 
     Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """
 
-    show_measurement(given, SweepOptions, _run, sweep_table)
+    show_measurement(arguments, SweepOptions, _run, sweep_table)
 
 
 async def _run(settings: Any, model: str | None, options: SweepOptions, out: Path | None, keep: bool) -> SweepResults:
@@ -165,7 +165,7 @@ async def _run(settings: Any, model: str | None, options: SweepOptions, out: Pat
     most, length = max(options.levels), options.prompt_tokens + options.output_tokens
     core, knobs = roomy(served, spec, settings.cache_path, sequences=most, tokens_each=length)
     knobs = msgspec.structs.replace(knobs, speculation="off")
-    given = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
-    measurement = Measurement.begin("sweep", given, out, keep=keep)
+    about = {"model": spec, "arena_bytes": core.arena_bytes, "options": options}
+    measurement = Measurement.begin("sweep", about, out, keep=keep)
     async with core_target(core, spec, settings.cache_path, knobs) as target:
         return await measure_sweep(target, options, measurement, show_progress)

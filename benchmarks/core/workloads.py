@@ -96,10 +96,10 @@ def code_prompt(number: int) -> str:
 
 @cache
 def _source(module: str) -> list[str]:
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
         raise ValueError(f"the standard library has no source of {module}")
-    return Path(found.origin).read_text(encoding="utf-8").splitlines()
+    return Path(spec.origin).read_text(encoding="utf-8").splitlines()
 
 
 def _asked(kind: str, number: int) -> str:

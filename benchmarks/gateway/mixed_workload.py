@@ -51,23 +51,23 @@ def mixed_workload(
     if len(mix) != routing.served.strongest:
         raise MixError(f"the mix has {len(mix)} shares and the catalogue {routing.served.strongest} tiers")
     wanted = counts_of(mix, total)
-    found: list[list[MixedPrompt]] = [[] for _ in wanted]
-    given = list(dict.fromkeys(prompts))
-    random.Random(seed).shuffle(given)
-    for number, prompt in enumerate(given):
+    by_tier: list[list[MixedPrompt]] = [[] for _ in wanted]
+    distinct = list(dict.fromkeys(prompts))
+    random.Random(seed).shuffle(distinct)
+    for number, prompt in enumerate(distinct):
         tier = routing.route(dry_request([Turn.of("user", prompt)])).tier
-        if len(found[tier - 1]) < wanted[tier - 1]:
+        if len(by_tier[tier - 1]) < wanted[tier - 1]:
             turn = {"role": "user", "content": prompt}
-            found[tier - 1].append(MixedPrompt(f"mix-{number}", [turn], tier))
-        if all(len(got) == want for got, want in zip(found, wanted, strict=True)):
+            by_tier[tier - 1].append(MixedPrompt(f"mix-{number}", [turn], tier))
+        if all(len(got) == want for got, want in zip(by_tier, wanted, strict=True)):
             break
-    for tier, (got, want) in enumerate(zip(found, wanted, strict=True), start=1):
+    for tier, (got, want) in enumerate(zip(by_tier, wanted, strict=True), start=1):
         if len(got) < want:
             raise MixError(
-                f"of {len(given)} prompts only {len(got)} go to tier {tier} and {want} are wanted; ask for fewer "
+                f"of {len(distinct)} prompts only {len(got)} go to tier {tier} and {want} are wanted; ask for fewer "
                 "rows or another quality target"
             )
-    made = [one for got in found for one in got]
+    made = [prompt for got in by_tier for prompt in got]
     random.Random(seed).shuffle(made)
     return made
 
@@ -88,7 +88,7 @@ def mix(
     prompts: Path | None,
     data: Path | None,
     seed: int,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Write prompts, a line of JSON each, that the gateway's routing sends to its tiers in the shares of --mix.
 
@@ -104,11 +104,11 @@ def mix(
     else:
         texts = [row.prompt for row in load_outcomes(data or data_folder())]
     try:
-        made = mixed_workload(dry_routing(settings_from(**given)), texts, mix, rows, seed)
+        made = mixed_workload(dry_routing(settings_from(**arguments)), texts, mix, rows, seed)
     except MixError as error:
         raise click.ClickException(str(error)) from error
     with atomic_file(output) as file:
-        for one in made:
-            file.write(msgspec.json.encode(one) + b"\n")
-    by_tier = ", ".join(f"tier {k} {sum(one.tier == k for one in made)}" for k in range(1, len(mix) + 1))
+        for prompt in made:
+            file.write(msgspec.json.encode(prompt) + b"\n")
+    by_tier = ", ".join(f"tier {k} {sum(prompt.tier == k for prompt in made)}" for k in range(1, len(mix) + 1))
     click.echo(f"{len(made)} prompts ({by_tier}) -> {output}")

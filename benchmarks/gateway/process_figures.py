@@ -27,13 +27,13 @@ def threads(pid: int) -> int:
 
 
 def _processes(pid: int) -> list[int]:
-    found = [pid]
-    for process in found:
+    pids = [pid]
+    for process in pids:
         for task in Path(f"/proc/{process}/task").iterdir():
             # A thread may end meanwhile; its children are then the process's.
             with suppress(FileNotFoundError):
-                found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+                pids += [int(child) for child in (task / "children").read_text().split()]
+    return pids
 
 
 def _kilobytes(path: str, name: str) -> int:

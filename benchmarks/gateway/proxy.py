@@ -110,13 +110,13 @@ async def bench_proxy(
     if rate:
         loads.append((False, rate, True))
     for stream, offered, is_open in loads:
-        found: dict[str, list[Row]] = {target.name: [] for target in targets}
+        rows_by_target: dict[str, list[Row]] = {target.name: [] for target in targets}
         for turn in range(rounds + 1):
             for target in targets:
                 row = await one_round(target, stream, offered, is_open, seconds if turn else min(seconds, 1.0))
                 if turn:
-                    found[target.name].append(row)
-        for rows in found.values():
+                    rows_by_target[target.name].append(row)
+        for rows in rows_by_target.values():
             yield _median(rows)
 
 
@@ -230,10 +230,10 @@ def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
     repeat, there is no number in them."""
     rng = random.Random(11)
     auth = f"Authorization: Bearer {target.key}\r\n" if target.key else ""
-    found = []
+    payloads = []
     # Fewer of the long ones, to save memory: the number in its last turn makes each another.
-    for place in range(8 if target.history else 256):
-        text = " ".join(rng.choices(TOPICS.split(), k=16 + 3 * place % 97))
+    for index in range(8 if target.history else 256):
+        text = " ".join(rng.choices(TOPICS.split(), k=16 + 3 * index % 97))
         content = text if target.repeats else f"{MARK.decode()} {text}"
         turns = [*_earlier_turns(rng, target.history), {"role": "user", "content": content}]
         body = {"model": target.model, "messages": turns, "max_tokens": 16}
@@ -241,8 +241,8 @@ def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
         more = "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
         common = f"Host: {netloc}\r\n{auth}{more}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
         head = f"POST {target.path} HTTP/1.1\r\n{common}"
-        found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
-    return found
+        payloads.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    return payloads
 
 
 def _earlier_turns(rng: random.Random, words: int) -> list[dict[str, str]]:
@@ -281,17 +281,17 @@ def _median(rows: list[Row]) -> Row:
     help="Also what so many words of earlier turns cost.",
 )
 @json_option
-def proxy(**given: Any) -> None:
+def proxy(**arguments: Any) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
     Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(**given))
+    asyncio.run(_run(**arguments))
 
 
 async def _run(
     upstream: str | None, peer: str | None, peer_model: str, peers: Path | None, cache: bool, messages: bool,
-    history: int, as_json: bool, **given: Any,
+    history: int, as_json: bool, **arguments: Any,
 ) -> None:  # fmt: skip
     # A gateway without its upstream is never ready, so check first that the upstream answers.
     for option, given_url, model in (("--upstream", upstream, "mock"), ("--peer", peer, peer_model)):
@@ -318,5 +318,5 @@ async def _run(
             if peers is not None:
                 # Imported here, since the peers' gateways are targets of this module.
                 targets += await stack.enter_async_context(running_gateways(peers, url, Path(folder)))
-            async for row in bench_proxy(targets, **given):
+            async for row in bench_proxy(targets, **arguments):
                 echo_row(msgspec.structs.asdict(row), as_json)

@@ -59,13 +59,13 @@ class RouteBench(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--seed", default=7, help="Of the choice or generation of prompts.")
 @setting_options("catalog", "data_dir")
 @json_option
-def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> None:
+def route(prompts: int, tokens: int, seed: int, as_json: bool, **arguments: Any) -> None:
     """Measure routing decisions over real prompts of the public outcomes, or generated ones where these are absent.
 
     AIO_DATA names the folder of the outcomes. Prompts are joined and cut to the wanted length; every decision is on
     another one, as long as there are enough.
     """
-    settings = settings_from(**given)
+    settings = settings_from(**arguments)
     catalog = load_catalog(settings.catalog)
     classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)

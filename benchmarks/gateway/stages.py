@@ -59,10 +59,10 @@ async def bench_stages(
     Medians in milliseconds. Routing and the wire are not timed here: `wire_stages` does that. Raises `CatalogError`
     if the tier does not run in process, or gives an answer of fewer than two tokens.
     """
-    found: list[tuple[Stamps, Record]] = []
+    answered: list[tuple[Stamps, Record]] = []
 
     def finished(answer: Answer, record: Record) -> None:
-        found.append((answer.stamps, record))
+        answered.append((answer.stamps, record))
 
     async with _own_service(settings, finished) as service:
         asked = service.routing.served.tier(tier)
@@ -72,9 +72,9 @@ async def bench_stages(
         for number in range(-WARM_UP, requests):
             await (await service.start(_request(next(texts), tier, new_tokens))).whole()
             if number < 0:
-                found.clear()
+                answered.clear()
             progress("answering", max(number + 1, 0) / requests)
-    return _times(found, asked.model, prompt_tokens)
+    return _times(answered, asked.model, prompt_tokens)
 
 
 @asynccontextmanager
@@ -108,9 +108,9 @@ def _request(text: str, tier: int, new_tokens: int) -> InferenceRequest:
     return msgspec.structs.replace(request, requested_model=f"tier-{tier}")
 
 
-def _times(found: list[tuple[Stamps, Record]], model: str, prompt_tokens: int) -> StageTimes:
+def _times(answered: list[tuple[Stamps, Record]], model: str, prompt_tokens: int) -> StageTimes:
     rows = []
-    for stamps, record in found:
+    for stamps, record in answered:
         prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
         if prefill is None or decode is None or record.completion_tokens < 2:
             raise CatalogError(
@@ -150,7 +150,7 @@ async def bench_wire(
     """
     texts = _texts(settings, tier, prompt_tokens)
     environment = {variable_of("api_keys"): f"bench={key}", variable_of("monitor"): "false"}
-    found = []
+    timings = []
     async with running_server(settings, environment) as server:
         headers = {"authorization": f"Bearer {key}", "x-aio-cache": "off"}
         async with httpx.AsyncClient(base_url=server.url, timeout=120, headers=headers) as client:
@@ -159,15 +159,15 @@ async def bench_wire(
                 seconds, record = await _asked(client, f"tier-{tier}", next(texts), new_tokens)
                 if number >= 0:
                     stages = ("route_ms", "queue_ms", "prefill_ms", "decode_ms")
-                    found.append((decided["route_ms"], seconds * 1e3 - sum(record[name] for name in stages)))
+                    timings.append((decided["route_ms"], seconds * 1e3 - sum(record[name] for name in stages)))
                 progress("asking a server", max(number + 1, 0) / requests)
-    route, stream = (round(float(ms), 4) for ms in np.median(found, axis=0))
+    route, stream = (round(float(ms), 4) for ms in np.median(timings, axis=0))
     return WireStages(route_ms=route, stream_ms=stream)
 
 
 def _texts(settings: Settings, tier: int, tokens: int) -> Iterator[str]:
     catalog = load_catalog(settings.catalog)
-    name = next((one.model for one in catalog.tiers if one.number == tier), None)
+    name = next((candidate.model for candidate in catalog.tiers if candidate.number == tier), None)
     path = next((spec.path for spec in catalog.core.models if spec.name == name), None)
     if path is None:
         raise CatalogError(f"catalogue '{settings.catalog}': tier {tier} does not run here")
@@ -203,7 +203,7 @@ async def _asked(client: httpx.AsyncClient, model: str, text: str, tokens: int) 
 @setting_options("catalog", "data_dir", "cache_dir")
 @json_option
 def stages(
-    tier: int, requests: int, prompt_tokens: int, new_tokens: int, out: Path | None, as_json: bool, **given: Any
+    tier: int, requests: int, prompt_tokens: int, new_tokens: int, out: Path | None, as_json: bool, **arguments: Any
 ) -> None:
     """Time the stages of answers that a tier of the catalogue gives one after the other, here and through a server.
 
@@ -211,7 +211,7 @@ def stages(
     """
 
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    settings = settings_from(**given, monitor=False)
+    settings = settings_from(**arguments, monitor=False)
     asked = {"tier": tier, "requests": requests, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
     with staged_progress("loading") as show, tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
         times = asyncio.run(bench_stages(settings, **asked, progress=show))

@@ -79,10 +79,10 @@ async def running_cores(settings: Settings) -> AsyncIterator[None]:
 @click.option("--starts", type=click.IntRange(min=1), default=5, help="First ones, and warm ones per role.")
 @setting_options("catalog", "cache_dir")
 @json_option
-def start(starts: int, as_json: bool, **given: Any) -> None:
+def start(starts: int, as_json: bool, **arguments: Any) -> None:
     """Time from launch to ready."""
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
-        settings = settings_from(data_dir=folder, **given)
+        settings = settings_from(data_dir=folder, **arguments)
         asyncio.run(_run(settings, starts, as_json))
 
 

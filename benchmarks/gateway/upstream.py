@@ -68,8 +68,8 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._buffer += data
-        while (found := whole_request(self._buffer)) is not None:
-            head, start, stop = found
+        while (request := whole_request(self._buffer)) is not None:
+            head, start, stop = request
             body = bytes(self._buffer[start:stop])
             del self._buffer[:stop]
             self.respond(head, body)

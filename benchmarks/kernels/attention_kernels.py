@@ -29,10 +29,10 @@ class _Cache:
 
     def __init__(self, config: ModelConfig, dtype: KVDtype, sequences: int, context: int, queries: int) -> None:
         blocks = sequences * -(-context // _BLOCK)
-        one = KVLayout(
+        layer_layout = KVLayout(
             num_layers=1, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, block_size=_BLOCK, dtype=dtype
         )
-        self.layers = max(1, min(config.num_layers, _ARENA_BYTES // (blocks * one.block_bytes)))
+        self.layers = max(1, min(config.num_layers, _ARENA_BYTES // (blocks * layer_layout.block_bytes)))
         layout = KVLayout(
             num_layers=self.layers,
             num_kv_heads=config.num_kv_heads,
@@ -72,7 +72,7 @@ class _Cache:
 
         best = [attend(layer) for layer in range(self.layers)]
         for _ in range(max(_REPEATS, int(_SECONDS / sum(best)))):
-            best = [min(known, attend(layer)) for layer, known in enumerate(best)]
+            best = [min(least, attend(layer)) for layer, least in enumerate(best)]
         return sum(best) / self.layers
 
 

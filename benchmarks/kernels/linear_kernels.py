@@ -157,7 +157,7 @@ def kernels(
     attention: bool,
     threads: int,
     as_json: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """First the machine's peaks and what they allow the model, in tokens per second; then one row per kernel and size.
 
@@ -173,7 +173,7 @@ def kernels(
     unknown = set(scheme) - set(SCHEMES)
     if unknown:
         raise click.BadParameter(f"no scheme {', '.join(sorted(unknown))}; there are {', '.join(SCHEMES)}")
-    settings = settings_from(**given)
+    settings = settings_from(**arguments)
     spec = model_of(load_catalog(settings.catalog).core, model)
     checkpoint = open_checkpoint(resolve_model_path(spec.path), settings.cache_path)
     peaks = machine_peaks()

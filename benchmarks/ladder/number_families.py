@@ -399,7 +399,7 @@ def sequence(words: Wordings, level: int) -> Made:
     """The next number of a sequence with a constant step, which grows with the level."""
     step = words.number(1, 3) if level < 3 else words.number(3, 9) if level < 5 else words.number(7, 19)
     start = words.number(1, 10 * level)
-    numbers = [start + step * place for place in range(4)]
+    numbers = [start + step * index for index in range(4)]
     if level % 2 == 0:
         numbers = [n + 2 * step for n in reversed(numbers)]
         step = -step

@@ -175,16 +175,18 @@ def _laid_out(rows: Sequence[Sequence[Question]], shared: int) -> Batch:
     seen &= earlier
     # Tokens that fill a sequence up see themselves alone: a softmax over nothing is no number.
     seen |= torch.eye(length, dtype=torch.bool)
-    sequence_of, place = (torch.tensor(part) for part in zip(*places, strict=True))
-    return Batch(token_ids, Layout(positions, seen), (sequence_of, place), torch.tensor(targets), torch.tensor(weights))
+    sequence_of, token_index = (torch.tensor(part) for part in zip(*places, strict=True))
+    return Batch(
+        token_ids, Layout(positions, seen), (sequence_of, token_index), torch.tensor(targets), torch.tensor(weights)
+    )
 
 
 def _common_start(prompts: Sequence[list[int]]) -> int:
     """How many tokens all `prompts` begin with; less than the shortest one."""
     shortest = min(map(len, prompts)) - 1
-    for place in range(shortest):
-        if len({prompt[place] for prompt in prompts}) > 1:
-            return place
+    for index in range(shortest):
+        if len({prompt[index] for prompt in prompts}) > 1:
+            return index
     return shortest
 
 
@@ -240,10 +242,10 @@ def step_questions(source: Source, step: int) -> list[Question]:
     names = families("trained")
     while used < recipe.rows * recipe.row_tokens:
         if source.everyday and everyday < recipe.everyday_share * used:
-            one = rng.choice(source.everyday)
+            example = rng.choice(source.everyday)
             opening = rng.choice((BRIEF_OPENING, DETAILED_OPENING))
-            ended = len(one.answer) < recipe.everyday_tokens
-            question = encoder.everyday(one.prompt, one.answer, ended=ended, opening=opening)
+            ended = len(example.answer) < recipe.everyday_tokens
+            question = encoder.everyday(example.prompt, example.answer, ended=ended, opening=opening)
             everyday += question.tokens
         else:
             question = encoder.task(ladder_task(rng, rng.choice(names), rng.choice(LEVELS), "trained"))

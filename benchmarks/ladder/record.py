@@ -130,8 +130,8 @@ def model_card(record: LadderRecord, folder: str) -> str:
     recipe, usual = record.recipe, LadderRecipe()
     earlier = record.started_from
     start = "" if earlier is None else _START.format(tokens=earlier.tokens, steps=earlier.recipe.steps)
-    given = {name: getattr(recipe, name) for name in _OPTIONS if getattr(recipe, name) != getattr(usual, name)}
-    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    changed = {name: getattr(recipe, name) for name in _OPTIONS if getattr(recipe, name) != getattr(usual, name)}
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items())
     losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
     return _CARD.format(
         rank=recipe.rank,

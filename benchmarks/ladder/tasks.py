@@ -192,14 +192,14 @@ def everyday_prompts(seed: int, count: int) -> list[str]:
     deterministic in the arguments."""
     rng = random.Random(seed)
     lists = {name: [value.strip() for value in values.split(";")] for name, values in _WORDS.items()}
-    found = dict.fromkeys(_PLAIN)
+    distinct = dict.fromkeys(_PLAIN)
     for _ in range(20 * count):
-        if len(found) >= count:
+        if len(distinct) >= count:
             break
         chosen = {name: rng.choice(values) for name, values in lists.items()}
         prompt = rng.choice(_TEMPLATES).format(**chosen)
         if prompt not in _MEASURED:
-            found.setdefault(prompt)
-    prompts = list(found)[:count]
+            distinct.setdefault(prompt)
+    prompts = list(distinct)[:count]
     rng.shuffle(prompts)
     return prompts

@@ -43,18 +43,18 @@ def logic(words: Wordings, level: int) -> Made:
     if level >= 3:
         words.rng.shuffle(told)
     if level <= 4:
-        place = words.pick([0, count - 1])
-        wanted = most if place == 0 else least
+        rank = words.pick([0, count - 1])
+        wanted = most if rank == 0 else least
         if count == 2:
-            wanted = more if place == 0 else less
+            wanted = more if rank == 0 else less
     else:
-        place, wanted = 1, f"second {most}"
-    answer = people[place]
+        rank, wanted = 1, f"second {most}"
+    answer = people[rank]
     question = words.say(_WHO, told=" ".join(told), wanted=wanted)
     order = " > ".join(people)
     chain = " ".join(f"{a} > {b}." for a, b in pairwise(people))
     numbered = ", ".join(f"{number} {name}" for number, name in enumerate(people, 1))
-    detailed = f"{chain} Order: {numbered}. The {wanted} is {place + 1}."
+    detailed = f"{chain} Order: {numbered}. The {wanted} is {rank + 1}."
     return Made(question, (answer,), "contains", f"{order}.", detailed, tuple(p for p in people if p != answer))
 
 
@@ -147,14 +147,14 @@ def table(words: Wordings, level: int) -> Made:
     ware, other = words.some(wares, 2)
     if level == 5:
         a, b = at[ware], at[other]
-        found = f"{ware}: {a}. {other}: {b}."
+        looked_up = f"{ware}: {a}. {other}: {b}."
         question = words.say(_BOTH, table=rows, ware=ware, other=other)
-        return _number(question, a + b, f"{found} {a} + {b} = {a + b}.", f"{found} {added(a, b)}")
-    ware, other = sorted((ware, other), key=lambda one: -at[one])
+        return _number(question, a + b, f"{looked_up} {a} + {b} = {a + b}.", f"{looked_up} {added(a, b)}")
+    ware, other = sorted((ware, other), key=lambda label: -at[label])
     a, b = at[ware], at[other]
-    found = f"{ware}: {a}. {other}: {b}."
+    looked_up = f"{ware}: {a}. {other}: {b}."
     question = words.say(_APART, table=rows, ware=ware, other=other)
-    return _number(question, a - b, f"{found} {a} - {b} = {a - b}.", f"{found} {taken(a, b)}")
+    return _number(question, a - b, f"{looked_up} {a} - {b} = {a - b}.", f"{looked_up} {taken(a, b)}")
 
 
 _JOBS = ("baker", "pilot", "nurse", "tailor", "farmer", "painter", "judge", "dentist", "driver", "singer")

@@ -157,15 +157,15 @@ def _start_record(start: Path, recipe: LadderRecipe, base_weights: str) -> Ladde
 
 def held_out_losses(student: AdaptedDecoder, encoder: Encoder, recipe: LadderRecipe) -> list[tuple[float, ...]]:
     """Nats per wanted token of each task in held-out wordings, by mode in the order of `MODES`."""
-    found: list[tuple[float, ...]] = []
+    by_task: list[tuple[float, ...]] = []
     for task in ladder_tasks(recipe.seed, 1, "held-out"):
         question = encoder.task(task)
         batch = packed([question], recipe.row_tokens)
         with torch.no_grad():
             losses = _losses(student, batch)
         parts = losses.split([len(branch.wanted) for branch in question.branches])
-        found.append(tuple(float(part.mean()) for part in parts))
-    return found
+        by_task.append(tuple(float(part.mean()) for part in parts))
+    return by_task
 
 
 def _trained(student: AdaptedDecoder, source: Source, folder: Path, expected: _Reached, progress: Progress) -> _Reached:

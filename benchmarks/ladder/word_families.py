@@ -49,10 +49,10 @@ def letters(words: Wordings, level: int) -> Made:
     letter = words.pick(spelled) if words.number(0, 3) else words.pick(_LETTERS)
     question = words.say(_COUNT, letter=letter, word=shown)
     count, steps = 0, []
-    for one in spelled:
-        count += one == letter
-        steps.append(f"{one} {count}")
-    brief = f"{'-'.join(spelled)}: {' '.join(one for one in spelled if one == letter) or 'none'}."
+    for character in spelled:
+        count += character == letter
+        steps.append(f"{character} {count}")
+    brief = f"{'-'.join(spelled)}: {' '.join(character for character in spelled if character == letter) or 'none'}."
     return Made(question, (str(count),), "number", brief, f"{', '.join(steps)}.")
 
 
@@ -95,14 +95,14 @@ def reverse(words: Wordings, level: int) -> Made:
     if level <= 4:
         count = (3, 4, 5, 6)[level - 1]
         pool = [str(n) for n in range(1, 60)] if words.number(0, 1) else _SHORT + _MIDDLE
-        given = words.some(pool, count)
-        question = words.say(_BACKWARDS, shown=", ".join(given))
-        answer = ", ".join(reversed(given))
-        numbered = [f"{place} {one}" for place, one in enumerate(given, 1)]
-        brief = f"Last {given[-1]}, first {given[0]}."
+        listed = words.some(pool, count)
+        question = words.say(_BACKWARDS, shown=", ".join(listed))
+        answer = ", ".join(reversed(listed))
+        numbered = [f"{number} {item}" for number, item in enumerate(listed, 1)]
+        brief = f"Last {listed[-1]}, first {listed[0]}."
         return Made(question, (answer,), "contains", brief, f"{', '.join(numbered)}. {', '.join(reversed(numbered))}.")
     word = words.pick(_SHORT if level == 5 else _MIDDLE)
-    numbered = [f"{place} {one}" for place, one in enumerate(word, 1)]
+    numbered = [f"{number} {character}" for number, character in enumerate(word, 1)]
     answer = "-".join(reversed(word))
     detailed = f"{', '.join(numbered)}. {', '.join(reversed(numbered))}."
     return Made(words.say(_SPELL, word=word), (answer, word[::-1]), "contains", f"{'-'.join(word)}.", detailed)
@@ -196,7 +196,7 @@ def dates(words: Wordings, level: int) -> Made:
     left = n % 7 if level == 5 else n
     passed = [cycle[(start + step * i) % len(cycle)] for i in range(1, left + 1)]
     answer = cycle[(start + step * n) % len(cycle)]
-    counted = ", ".join(f"{place} {name}" for place, name in enumerate(passed, 1))
+    counted = ", ".join(f"{number} {name}" for number, name in enumerate(passed, 1))
     whole = f"{n} - {n - left} = {left}. " if level == 5 else ""
     question = words.say(_BEFORE if back else _AFTER, start=cycle[start], kind=kind, n=n)
     question = question.replace("1 days", "1 day").replace("1 months", "1 month")
@@ -214,7 +214,7 @@ _INITIALS = (
 
 def initials(words: Wordings, level: int) -> Made:
     """The first letters of two to seven words."""
-    given = words.some(_SHORT + _MIDDLE + _LONG, level + 1)
-    answer = "".join(word[0] for word in given)
-    detailed = ", ".join(f"{word} {word[0]}" for word in given)
-    return Made(words.say(_INITIALS, shown=", ".join(given)), (answer,), "contains", answer, f"{detailed}.")
+    chosen = words.some(_SHORT + _MIDDLE + _LONG, level + 1)
+    answer = "".join(word[0] for word in chosen)
+    detailed = ", ".join(f"{word} {word[0]}" for word in chosen)
+    return Made(words.say(_INITIALS, shown=", ".join(chosen)), (answer,), "contains", answer, f"{detailed}.")

@@ -77,8 +77,8 @@ def added(a: int, b: int) -> str:
     if a < 10 and b < 10:
         return f"{a} + {b} = {a + b}."
     lines, carry = [], 0
-    for place in range(max(len(str(a)), len(str(b)))):
-        x, y = a // 10**place % 10, b // 10**place % 10
+    for power in range(max(len(str(a)), len(str(b)))):
+        x, y = a // 10**power % 10, b // 10**power % 10
         total = x + y + carry
         carried = f" + {carry}" if carry else ""
         carry = total // 10
@@ -91,8 +91,8 @@ def taken(a: int, b: int) -> str:
     if a < 20 and b < 10:
         return f"{a} - {b} = {a - b}."
     lines, borrowed = [], 0
-    for place in range(len(str(a))):
-        x, y = a // 10**place % 10, b // 10**place % 10
+    for power in range(len(str(a))):
+        x, y = a // 10**power % 10, b // 10**power % 10
         less = f" - {borrowed}" if borrowed else ""
         under = x < y + borrowed
         shown = f"1{x}" if under else str(x)
@@ -105,7 +105,7 @@ def multiplied(a: int, b: int) -> str:
     """The product of a whole number and a digit or a power of ten, by the places of the first."""
     if a < 10 or b in (10, 100, 1000):
         return f"{a} x {b} = {a * b}."
-    parts = [int(digit) * 10**place for place, digit in enumerate(reversed(str(a))) if digit != "0"]
+    parts = [int(digit) * 10**power for power, digit in enumerate(reversed(str(a))) if digit != "0"]
     products = [f"{part} x {b} = {part * b}." for part in reversed(parts)]
     if len(parts) == 1:
         return " ".join(products)

@@ -87,7 +87,7 @@ async def compare_gateways(targets: Sequence[Target], measurement: Measurement, 
 @setting_options("catalog", "cache_dir")
 def peers(
     peers: Path, install: bool, without: tuple[str, ...], rounds: int, seconds: float, quick: bool, out: Path | None,
-    keep: bool, **given: Any,
+    keep: bool, **arguments: Any,
 ) -> None:  # fmt: skip
     """Compare with the engines and gateways of today, which are installed in FOLDER on first use, apart from this
     project: OpenVINO GenAI, llama.cpp, vLLM, LiteLLM, Switchyard (PyPI; pip, cmake and a compiler) and Portkey (npm).
@@ -106,7 +106,7 @@ def peers(
             return
         measurement = Measurement.begin("peers", about, out, keep=keep)
         with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
-            settings = settings_from(data_dir=folder, **given)
+            settings = settings_from(data_dir=folder, **arguments)
             if measurement.finished is None:
                 asyncio.run(_run(settings, peers.resolve(), Path(folder), measurement, about))
     except PeersError as error:

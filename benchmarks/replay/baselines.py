@@ -37,17 +37,17 @@ def at_equal_cost(ladder: Ladder, before: Float, served: Float) -> Float:
 
 def _lottery(ladder: Ladder, served: Float, pairs: Iterable[tuple[Float, Float]]) -> Float:
     budget = float((served * ladder.costs).sum())
-    found: list[tuple[float, Float]] = []
+    mixes: list[tuple[float, Float]] = []
     nearest: list[tuple[float, Float]] = []
-    for one, other in pairs:
-        low, high = (float((side * ladder.costs).sum()) for side in (one, other))
+    for left, right in pairs:
+        low, high = (float((side * ladder.costs).sum()) for side in (left, right))
         share = 0.0 if high == low else (budget - low) / (high - low)
-        mixed = (1 - share) * one + share * other
+        mixed = (1 - share) * left + share * right
         if 0.0 <= share <= 1.0:
-            found.append((float((mixed * ladder.no_worse).sum()), mixed))
-        nearest += [(abs(budget - low), one), (abs(budget - high), other)]
+            mixes.append((float((mixed * ladder.no_worse).sum()), mixed))
+        nearest += [(abs(budget - low), left), (abs(budget - high), right)]
     # Where long answers make a cheap tier dear, choosing by prompt can cost less than each tier alone does.
-    return max(found, key=lambda pair: pair[0])[1] if found else min(nearest, key=lambda pair: pair[0])[1]
+    return max(mixes, key=lambda pair: pair[0])[1] if mixes else min(nearest, key=lambda pair: pair[0])[1]
 
 
 def _tiers(ladder: Ladder) -> range:
@@ -82,18 +82,18 @@ def nearest_labels(ladder: Ladder, experience: Experience) -> Tiers:
     tiers = len(ladder.tiers)
     if not experience:
         return np.full(len(ladder.prompts), tiers)
-    known = np.array([vector_of(embedding) for embedding, _ in experience], np.float64)
+    embeddings = np.array([vector_of(embedding) for embedding, _ in experience], np.float64)
     labels = np.array([outcomes_of(no_worse) for _, no_worse in experience])
-    near = embedded(ladder.prompts) @ known.T
+    near = embedded(ladder.prompts) @ embeddings.T
     p = np.ones((len(ladder.prompts), tiers))
     for tier in range(tiers - 1):
         seen = ~np.isnan(labels[:, tier])
         if not seen.any():
             p[:, tier] = 0.5
             continue
-        found = np.argsort(-near[:, seen], axis=1)[:, :_NEIGHBOURS]
+        neighbours = np.argsort(-near[:, seen], axis=1)[:, :_NEIGHBOURS]
         values = labels[seen, tier]
-        p[:, tier] = (values[found].sum(axis=1) + _PRIOR * values.mean()) / (found.shape[1] + _PRIOR)
+        p[:, tier] = (values[neighbours].sum(axis=1) + _PRIOR * values.mean()) / (neighbours.shape[1] + _PRIOR)
     share = ladder.costs.mean(axis=0) / ladder.costs[:, -1].mean()
     picked: Tiers = np.argmax(p - DEFAULT_EXCHANGE * share, axis=1) + 1
     return picked

@@ -65,9 +65,9 @@ def questions(seed: int, held: int, traffic: int, rules: int) -> Questions:
         (task, Question(Prompt(f"task {n}", task.family, task.prompt, ()), task.is_right))
         for n, task in enumerate(ladder_tasks(seed, 16, "held-out"))
     ]
-    easy = [one for task, one in tasks if task.level <= _EASY and task.family in _RULED][:rules]
-    kept = {one.prompt.text for one in easy}
-    routed = [one for _, one in tasks if one.prompt.text not in kept]
+    easy = [question for task, question in tasks if task.level <= _EASY and task.family in _RULED][:rules]
+    kept = {question.prompt.text for question in easy}
+    routed = [question for _, question in tasks if question.prompt.text not in kept]
     chat = [round(_CHAT * count) for count in (held, traffic)]
     hard = [held - chat[0], traffic - chat[1]]
     if len(easy) < rules or len(chats) < sum(chat) or len(routed) < sum(hard):
@@ -109,9 +109,9 @@ def checked_ladder(tiers: Sequence[str], asked: Sequence[Question], said: Sequen
     """The answers `said` by every one of the `tiers` to each question."""
     prompts = [
         msgspec.structs.replace(
-            one.prompt, answers=tuple(Answer(answer.text, GOOD if answer.right else POOR) for answer in answers)
+            question.prompt, answers=tuple(Answer(answer.text, GOOD if answer.right else POOR) for answer in answers)
         )
-        for one, answers in zip(asked, said, strict=True)
+        for question, answers in zip(asked, said, strict=True)
     ]
     terms = tuple(TierTerms(name, 0.0, 0.0, 0.0) for name in tiers)
     return CheckedLadder(
@@ -145,14 +145,14 @@ class LadderGateway(Deployment):
             return Said(tier=int(got.headers["x-aio-tier"]), text=text, right=question.is_right(text), usd=usd)
 
         self.asked += len(asked)
-        return await asyncio.gather(*(answer(*one) for one in asked))
+        return await asyncio.gather(*(answer(*pair) for pair in asked))
 
     async def import_outcomes(self, asked: Sequence[Question], said: Sequence[Sequence[Said]]) -> int:
         """Store the checks of every tier's answers by `aio outcomes import`, and wait until they count in decisions;
         return how many prompts it labelled. Raises `TimeoutError` and `RuntimeError`."""
         lines = [
-            json.dumps({"prompt": one.prompt.text, "scores": {str(a.tier): float(a.right) for a in answers}})
-            for one, answers in zip(asked, said, strict=True)
+            json.dumps({"prompt": question.prompt.text, "scores": {str(a.tier): float(a.right) for a in answers}})
+            for question, answers in zip(asked, said, strict=True)
         ]
         file = Path(self._settings.catalog).with_name("outcomes.jsonl")
         file.write_text("\n".join(lines), encoding="utf-8")
@@ -186,7 +186,7 @@ class LadderGateway(Deployment):
     async def trust(self, prompts: Sequence[Prompt], tier: int) -> float:
         """The mean P, by dry runs, that the answer of `tier` is no worse than the strongest tier's."""
         routed = await asyncio.gather(*map(self._routing, prompts))
-        return float(np.mean([one["decision"]["inputs"]["prediction"]["p_ok"][tier - 1] for one in routed]))
+        return float(np.mean([dry_run["decision"]["inputs"]["prediction"]["p_ok"][tier - 1] for dry_run in routed]))
 
 
 @asynccontextmanager

@@ -38,12 +38,12 @@ def checks(life: Life, labels: int) -> list[Check]:
     refused = [run.reason for run in life.retrainings if not run.accepted]
     refusals = f"{len(refused)} retrainings, the last: {refused[-1]}" if refused else "there was no retraining"
     promoted = after.version != cold.version
-    found = [
+    stated = [
         Check("answers were verified", after.spent.labels >= labels, f"{after.spent.labels} labels, {labels} wanted"),
         Check("a retrained version was promoted", promoted, f"{after.version} serves" if promoted else refusals),
         *_better(cold, after),
     ]
-    return found if life.worse_at is None else [*found, *_repaired(life, after)]
+    return stated if life.worse_at is None else [*stated, *_repaired(life, after)]
 
 
 def _better(cold: Look, after: Look) -> list[Check]:

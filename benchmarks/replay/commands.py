@@ -84,17 +84,17 @@ def replay(
     if ladder == "own":
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:
-        known = _recorded(ladder, data or data_folder())
-        plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
+        recorded = _recorded(ladder, data or data_folder())
+        plans = recorded_plans(recorded, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
     if lives is not None:
         click.echo(_lived_often(ladder, gains(plans, lives, noise)))
         return
     conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
     lived = [_lived(number, plan, conditions, until) for number, plan in enumerate(plans, start=1)]
-    found = [checks(life, labels) for life in lived]
+    checks_by_fold = [checks(life, labels) for life in lived]
     click.echo(f"{ladder}: {len(plans)} deployments, the judge wrong about {noise:.0%} of the pairs\n")
-    click.echo(report(lived, found))
-    if not all(check.passed for fold in found for check in fold):
+    click.echo(report(lived, checks_by_fold))
+    if not all(check.passed for fold in checks_by_fold for check in fold):
         sys.exit(1)
 
 
@@ -105,12 +105,12 @@ def _recorded(ladder: str, folder: Path) -> Ladder:
         raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
 
 
-def _lived_often(ladder: str, found: Gains) -> str:
-    lines = [f"{ladder}: {len(found.together)} lives, choices {found.choices}; points of utility over the lottery"]
+def _lived_often(ladder: str, gained: Gains) -> str:
+    lines = [f"{ladder}: {len(gained.together)} lives, choices {gained.choices}; points of utility over the lottery"]
     for name, points in (
-        ("all folds", found.together),
-        ("a fold alone", found.alone),
-        ("over its choices shuffled", found.over_shuffled),
+        ("all folds", gained.together),
+        ("a fold alone", gained.alone),
+        ("over its choices shuffled", gained.over_shuffled),
     ):
         low, high = np.quantile(points, [0.025, 0.975])
         lines.append(f"  {name:<26}{points.mean():+.2f}, 95% of lives {low:+.1f} to {high:+.1f}")
@@ -159,5 +159,5 @@ def utility(
         click.echo(f"{way:<14} within {WITHIN:g} point of each customer's better constant {when}")
 
 
-def _signed(one: Figure) -> str:
-    return f"{one.value:+6.2f} [{one.low:+6.2f}, {one.high:+6.2f}]"
+def _signed(figure: Figure) -> str:
+    return f"{figure.value:+6.2f} [{figure.low:+6.2f}, {figure.high:+6.2f}]"

@@ -28,10 +28,10 @@ class Comparison(NamedTuple):
     @property
     def control(self) -> Word | None:
         """The known verdict of a control; None for a comparison of answers."""
-        found = _CONTROL.fullmatch(self.question)
-        if found is None:
+        match = _CONTROL.fullmatch(self.question)
+        if match is None:
             return None
-        return "first" if self.first.startswith(found[1]) else "second"
+        return "first" if self.first.startswith(match[1]) else "second"
 
     def label(self, word: Word) -> str:
         """Return how the prompt wants `word` said."""
@@ -45,12 +45,12 @@ class Comparison(NamedTuple):
 
 def comparison_in(message: str) -> Comparison | None:
     """Return the comparison that `message` asks for; None if it asks for none."""
-    found = _COMPARISON.match(message)
-    if found is None:
+    match = _COMPARISON.match(message)
+    if match is None:
         return None
-    mark = re.compile(rf"^{found['number']}\| ", re.MULTILINE)
-    question, first, second = (mark.sub("", found[name]) for name in ("question", "first", "second"))
-    return Comparison(found["number"], question, first, second, (found["one"], found["two"], found["tie"]))
+    mark = re.compile(rf"^{match['number']}\| ", re.MULTILINE)
+    question, first, second = (mark.sub("", match[name]) for name in ("question", "first", "second"))
+    return Comparison(match["number"], question, first, second, (match["one"], match["two"], match["tie"]))
 
 
 def as_written(text: str) -> str:

@@ -34,9 +34,9 @@ async def demo(say: Say, seed: int = 0) -> bool:
         told.append(look)
 
     life = await live(plan, conditions, tell, until=REPAIRED)
-    found = checks(life, plan.labels)
-    _conclude(found, life, time.monotonic() - began, say)
-    return all(check.passed for check in found)
+    checked = checks(life, plan.labels)
+    _conclude(checked, life, time.monotonic() - began, say)
+    return all(check.passed for check in checked)
 
 
 def _introduce(plan: Plan, conditions: Conditions, say: Say) -> None:
@@ -93,16 +93,16 @@ def tell_events(look: Look, before: Look, say: Say) -> None:
             say(f"   retrained {began}: nothing changes, {run.reason}")
 
 
-def _conclude(found: list[Check], life: Life, seconds: float, say: Say) -> None:
+def _conclude(checked: list[Check], life: Life, seconds: float, say: Say) -> None:
     last = life.looks[-1].spent
     say("")
-    for check in found:
+    for check in checked:
         say(f"   {check.line}")
     say("")
     costs = f"cost ${last.serving_usd:.2f}, their {last.labels} labels ${last.verification_usd:.2f}"
     say(f"{last.requests} requests {costs}; {seconds:.0f} s.")
     cold, after, end = life.first(COLD), life.last(RETRAINED), life.last(REPAIRED)
-    if all(check.passed for check in found) and cold is not None and after is not None and end is not None:
+    if all(check.passed for check in checked) and cold is not None and after is not None and end is not None:
         learned = f"from {quality_of(cold):.0%} to {quality_of(after):.0%}"
         cost = f"{cost_of(after):.0%} of the strongest tier's cost ({cost_of(cold):.0%} on the first day)"
         say(f"SUCCESS: {after.spent.labels} labels took quality {learned}, at {cost}.")

@@ -279,18 +279,18 @@ class ReplayDeployment(Deployment):
 
 @asynccontextmanager
 async def deployed(
-    folder: Path, known: Ladder, measured_on: Ladder, conditions: Conditions
+    folder: Path, recorded: Ladder, measured_on: Ladder, conditions: Conditions
 ) -> AsyncIterator[ReplayDeployment]:
-    """A gateway that has never served, with its state in `folder`; the upstream knows the answers of `known`.
+    """A gateway that has never served, with its state in `folder`; the upstream knows the answers of `recorded`.
 
     The judge is measured on recorded answers of `measured_on` first, as `aio quality calibrate` does it: one that was
     never measured makes no labels.
     """
-    upstream = ReplayUpstream(known, RecordedJudge(known, conditions.judge_noise), faster=conditions.faster)
+    upstream = ReplayUpstream(recorded, RecordedJudge(recorded, conditions.judge_noise), faster=conditions.faster)
     upstream.judge.learn(measured_on)
     async with running_upstream(upstream):
         catalogue = folder / "catalogue.toml"
-        catalogue.write_text(upstream.catalogue(known.name))
+        catalogue.write_text(upstream.catalogue(recorded.name))
         settings = Settings(catalog=str(catalogue), data_dir=str(folder / "data"), cache_dir=str(folder / "cache"))
         settings.data_path.mkdir(parents=True, exist_ok=True)
         await migrate(settings.database)
@@ -315,16 +315,16 @@ async def _measure_judge(settings: Settings, engine: AsyncEngine, ladder: Ladder
     catalog = load_catalog(settings.catalog)
     strongest = RemoteTier(catalog.tiers[-1])
     try:
-        found = await calibrate(PairwiseJudge(strongest), _pairs(ladder), "answered")
+        calibration = await calibrate(PairwiseJudge(strongest), _pairs(ladder), "answered")
     finally:
         await strongest.close()
-    await store_calibration(engine, found, catalog.fingerprint, time.time(), "benchmark")
+    await store_calibration(engine, calibration, catalog.fingerprint, time.time(), "benchmark")
 
 
 def _pairs(ladder: Ladder) -> list[GradedPair]:
     """As many pairs that are no worse as are worse, in an order that has nothing to do with either."""
     pairs: dict[bool, list[GradedPair]] = {True: [], False: []}
-    for prompt in sorted(ladder.prompts, key=lambda one: uniform("measured", one.prompt_id)):
+    for prompt in sorted(ladder.prompts, key=lambda prompt: uniform("measured", prompt.prompt_id)):
         for tier in range(1, len(ladder.tiers)):
             no_worse = prompt.no_worse(tier)
             if len(pairs[no_worse]) < _MEASURED_PAIRS:

@@ -36,7 +36,7 @@ class RecordedJudge:
             for tier, answer in enumerate(prompt.answers, start=1):
                 self._places[prompt.text, answer.text] = _Place(prompt.prompt_id, tier, answer.mark)
         ids = sorted(self._marks)
-        self._other = dict(zip(ids, sorted(ids, key=lambda one: uniform("shuffled", one)), strict=True))
+        self._other = dict(zip(ids, sorted(ids, key=lambda prompt_id: uniform("shuffled", prompt_id)), strict=True))
 
     def reply(self, message: str) -> str | None:
         """The label for a comparison; None if `message` is none. Raises `KeyError` for texts that are not recorded."""
@@ -57,5 +57,5 @@ class RecordedJudge:
             return "tie"
         return "first" if lead > 0 else "second"
 
-    def _mark(self, place: _Place) -> float:
-        return self._marks[self._other[place.prompt_id]][place.tier - 1] if self.shuffled else place.mark
+    def _mark(self, answer: _Place) -> float:
+        return self._marks[self._other[answer.prompt_id]][answer.tier - 1] if self.shuffled else answer.mark

@@ -77,17 +77,17 @@ async def demo(say: Say, page: Path, seed: int = 0, count: int = QUESTIONS) -> b
         async with served_ladder(Path(folder), Conditions()) as gateway:
             told = await _Story(gateway, tell).told(seed, count)
     rows = worths(told)
-    found = properties(told)
+    checked = properties(told)
     tell()
     for line in picture(rows, len(told.after.ladder.tiers)):
         tell(line)
     tell()
-    for check in found:
+    for check in checked:
         tell(f"   {check.line}")
     tell(f"{told.answers} answers in {time.monotonic() - began:.0f} s.")
     _write(page, _page(rows, lines, len(told.after.ladder.prompts)))
     say(f"The page: {page}")
-    return all(check.passed for check in found)
+    return all(check.passed for check in checked)
 
 
 class _Story:
@@ -106,10 +106,10 @@ class _Story:
         cold = await look_at(self._gateway, COLD, ladder, None)
         self._tell("")
         self._tell(f"1. The first day, by what ships with the catalogue: {shares(cold)}.")
-        served = await self._gateway.answers([(one, "auto") for one in asked.traffic])
-        right = sum(one.right for one in served)
+        served = await self._gateway.answers([(question, "auto") for question in asked.traffic])
+        right = sum(answer.right for answer in served)
         self._tell(
-            f"   {traffic} questions are asked: {right} right answers for ${sum(one.usd for one in served):.4f}."
+            f"   {traffic} questions are asked: {right} right answers for ${sum(answer.usd for answer in served):.4f}."
         )
         said = await self._by_all(asked.traffic, served)
         labelled = await self._gateway.import_outcomes(asked.traffic, said)
@@ -131,7 +131,7 @@ class _Story:
         asked_for, last, trust = 0, worse, before
         while asked_for < len(asked.rules) and before - trust < NOTICED:
             wave = asked.rules[asked_for : asked_for + _WAVE]
-            await self._gateway.answers([(one, self._models[WORSE_TIER - 1]) for one in wave], verified=True)
+            await self._gateway.answers([(question, self._models[WORSE_TIER - 1]) for question in wave], verified=True)
             await self._gateway.settle(_STUCK_SECONDS)
             await self._gateway.retraining_ended()
             asked_for += len(wave)
@@ -148,26 +148,26 @@ class _Story:
         look = await look_at(self._gateway, phase, ladder, WORSE_TIER)
         return look, await self._gateway.trust(ladder.prompts, WORSE_TIER)
 
-    async def _by_all(self, asked: Sequence[Question], known: Sequence[Said | None]) -> list[list[Said]]:
-        """Every tier's answers; `known` ones are not asked for again."""
+    async def _by_all(self, asked: Sequence[Question], served: Sequence[Said | None]) -> list[list[Said]]:
+        """Every tier's answers; `served` ones are not asked for again."""
         wanted = [
-            (place, number)
-            for place, one in enumerate(known)
+            (index, number)
+            for index, answer in enumerate(served)
             for number in range(1, len(self._models) + 1)
-            if one is None or one.tier != number
+            if answer is None or answer.tier != number
         ]
-        said = await self._gateway.answers([(asked[place], self._models[number - 1]) for place, number in wanted])
-        found: list[list[Said]] = [[] if one is None else [one] for one in known]
-        for (place, _), one in zip(wanted, said, strict=True):
-            found[place].append(one)
-        return [sorted(answers, key=lambda one: one.tier) for answers in found]
+        said = await self._gateway.answers([(asked[index], self._models[number - 1]) for index, number in wanted])
+        by_question: list[list[Said]] = [[] if answer is None else [answer] for answer in served]
+        for (index, _), answer in zip(wanted, said, strict=True):
+            by_question[index].append(answer)
+        return [sorted(answers, key=lambda answer: answer.tier) for answers in by_question]
 
 
 def worths(told: Told) -> list[Worth]:
     """Cost and share of right answers of each fixed tier, AIO before and after the labels, and the best lottery between
     two tiers that costs what AIO does."""
     cold, after, ladder = told.cold, told.after, told.after.ladder
-    routings = {f"always {one.model}": fixed(ladder, number) for number, one in enumerate(ladder.tiers, start=1)}
+    routings = {f"always {tier.model}": fixed(ladder, number) for number, tier in enumerate(ladder.tiers, start=1)}
     routings |= {_LOTTERY: mixing(ladder, after.served), _BEFORE: cold.served, _AFTER: after.served}
     return table(ladder, routings)
 
@@ -228,7 +228,7 @@ def picture(rows: Sequence[Worth], tiers: int) -> list[str]:
     def put(cost: float, quality: float, mark: str) -> None:
         canvas[_HEIGHT - round(min(quality, 1.0) * _HEIGHT)][round(min(cost, 1.0) * _WIDTH)] = mark
 
-    points = [(one.cost.value, one.quality.value) for one in rows]
+    points = [(row.cost.value, row.quality.value) for row in rows]
     for step in range(_WIDTH + 1):
         cost = step / _WIDTH
         reached = [
@@ -241,17 +241,17 @@ def picture(rows: Sequence[Worth], tiers: int) -> list[str]:
             put(cost, max(reached), "·")
     for number, point in enumerate(points[:tiers], start=1):
         put(*point, str(number))
-    named = {one.name: one for one in rows}
+    named = {row.name: row for row in rows}
     for name, mark in ((_BEFORE, "B"), (_AFTER, "A")):
         put(named[name].cost.value, named[name].quality.value, mark)
     lines = ["right answers; 1 to 4: always that tier, dots: the best lottery, B: AIO on the first day, A: after"]
-    for place, line in enumerate(canvas):
-        share = 1 - place / _HEIGHT
-        lines.append(f"{f'{share:.0%}' if place % 4 == 0 else '':>5} |{''.join(line).rstrip()}")
+    for index, line in enumerate(canvas):
+        share = 1 - index / _HEIGHT
+        lines.append(f"{f'{share:.0%}' if index % 4 == 0 else '':>5} |{''.join(line).rstrip()}")
     lines.append(f"{'':>5} +{'-' * _WIDTH} cost")
     lines.append(f"{'':>6}0%{'of always the strongest tier':^{_WIDTH - 4}}100%")
     lines.append("")
-    lines += [f"   {one.name:<26}cost {one.cost.percent:<24} right {one.quality.percent}" for one in rows]
+    lines += [f"   {row.name:<26}cost {row.cost.percent:<24} right {row.quality.percent}" for row in rows]
     return lines
 
 
@@ -261,7 +261,7 @@ def _write(page: Path, text: str) -> None:
 
 
 def _page(rows: Sequence[Worth], lines: Sequence[str], held: int) -> str:
-    cells = [[one.name, one.cost.percent, one.quality.percent] for one in rows]
+    cells = [[row.name, row.cost.percent, row.quality.percent] for row in rows]
     head = markdown(["", "cost of the strongest tier's", "right answers"], cells)
     return (
         f"# A demonstration on this machine\n\n{held} held-out questions, 95% intervals over the questions:\n\n"

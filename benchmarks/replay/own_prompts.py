@@ -34,7 +34,7 @@ class Kind(msgspec.Struct, frozen=True):
         """A prompt, drawn by `rng`."""
         text = rng.choice(self.texts) if len(self.texts) > 1 else self.texts[0]
         drawn = [] if self.sample is None else rng.sample(_FILE.words[self.sample[0]], self.sample[1])
-        drawn += [rng.choice(_FILE.words[one] if isinstance(one, str) else one) for one in self.draw]
+        drawn += [rng.choice(_FILE.words[choices] if isinstance(choices, str) else choices) for choices in self.draw]
         return text.format(*drawn)
 
 
@@ -58,7 +58,7 @@ def own_prompts(count: int, seed: int, kinds: tuple[Kind, ...] = KINDS) -> Ladde
     for _ in range(50 * count):
         if len(prompts) == count:
             return Ladder("own prompts", declared_tiers(MODELS), tuple(prompts.values()))
-        kind = rng.choices(kinds, [one.weight for one in kinds])[0]
+        kind = rng.choices(kinds, [kind.weight for kind in kinds])[0]
         text = kind.make(rng)
         if text not in prompts:
             prompts[text] = _answered(text, kind)

@@ -12,7 +12,7 @@ def recorded_plans(ladder: Ladder, folds: int, *, prompts: int, labels: int, rou
     """A plan per fold of at most `prompts` of the ladder: one fold is held out, the others are asked, first before and
     then again after a tier has become worse. The prompts of the new kind come at the end."""
     kind = NEW_KINDS.get(ladder.name)
-    ordered = sorted(ladder.prompts, key=lambda one: uniform(seed, one.prompt_id))
+    ordered = sorted(ladder.prompts, key=lambda prompt: uniform(seed, prompt.prompt_id))
     usual = [prompt for prompt in ordered if prompt.kind != kind][:prompts]
     new = [prompt for prompt in ordered if prompt.kind == kind][: max(prompts // 8, 1)]
     return [_plan(ladder, usual, new, fold, folds, labels, rounds) for fold in range(folds)]
@@ -21,13 +21,13 @@ def recorded_plans(ladder: Ladder, folds: int, *, prompts: int, labels: int, rou
 def _plan(
     ladder: Ladder, usual: list[Prompt], new: list[Prompt], fold: int, folds: int, labels: int, rounds: int
 ) -> Plan:
-    asked = ladder.of([one for place, one in enumerate(usual) if place % folds != fold])
+    asked = ladder.of([prompt for index, prompt in enumerate(usual) if index % folds != fold])
     return Plan(
         traffic=asked,
         held=ladder.of(usual[fold::folds]),
         after=asked,
         measured_on=asked,
-        new=ladder.of([one for place, one in enumerate(new) if place % folds != fold]) if new else None,
+        new=ladder.of([prompt for index, prompt in enumerate(new) if index % folds != fold]) if new else None,
         new_held=ladder.of(new[fold::folds]) if new else None,
         labels=labels,
         rounds=rounds,

@@ -20,9 +20,9 @@ by how much the gateway's utility is above the line's, paired.
 """
 
 
-def report(lives: Sequence[Life], found: Sequence[Sequence[Check]]) -> str:
+def report(lives: Sequence[Life], checked: Sequence[Sequence[Check]]) -> str:
     """Of one life per fold: each is held out other prompts, and all of them together make the figures."""
-    parts = [_course(lives), _beside(lives), _events(lives), _checked(found)]
+    parts = [_course(lives), _beside(lives), _events(lives), _checked(checked)]
     return "\n\n".join(parts)
 
 
@@ -41,19 +41,19 @@ def _course(lives: Sequence[Life]) -> str:
             continue
         for step in range(max(map(len, by_life))):
             looks = [looks[min(step, len(looks) - 1)] for looks in by_life]
-            one = worth(phase, *pooled(looks))
-            lines.append(_line(phase, looks, one))
+            figures = worth(phase, *pooled(looks))
+            lines.append(_line(phase, looks, figures))
     return "\n".join(lines)
 
 
-def _line(phase: str, looks: Sequence[Look], one: Worth) -> str:
+def _line(phase: str, looks: Sequence[Look], figures: Worth) -> str:
     spent: list[Spent] = [look.spent for look in looks]
     serving, verifying = (sum(x) for x in zip(*((s.serving_usd, s.verification_usd) for s in spent), strict=True))
     requests, labels = (sum(x) / len(spent) for x in zip(*((s.requests, s.labels) for s in spent), strict=True))
     share = verifying / serving if serving else 0.0
     return _row(
-        phase, f"{requests:.0f}", f"{labels:.0f}", one.cost.percent, one.quality.percent, f"{one.mark.value:.2f}",
-        f"{one.saving:.2f}", f"{share:.0%}",
+        phase, f"{requests:.0f}", f"{labels:.0f}", figures.cost.percent, figures.quality.percent,
+        f"{figures.mark.value:.2f}", f"{figures.saving:.2f}", f"{share:.0%}",
     )  # fmt: skip
 
 
@@ -85,11 +85,11 @@ def _beside(lives: Sequence[Life]) -> str:
         f"{'':<34}{'cost':>26}{'no worse':>26}{'mark':>7}{'saving':>8}{'utility':>9}{'gateway is better by':>26}",
     ]
     for name, routing in routings.items():
-        one = worth(name, ladder, routing)
+        figures = worth(name, ladder, routing)
         ahead = "" if routing is ours else _signed(gain(ladder, ours, routing))
         lines.append(
-            f"{name:<34}{one.cost.percent:>26}{one.quality.percent:>26}{one.mark.value:>7.2f}{one.saving:>8.2f}"
-            f"{one.utility.value:>9.3f}{ahead:>26}"
+            f"{name:<34}{figures.cost.percent:>26}{figures.quality.percent:>26}{figures.mark.value:>7.2f}{figures.saving:>8.2f}"
+            f"{figures.utility.value:>9.3f}{ahead:>26}"
         )
     return "\n".join(lines)
 
@@ -107,8 +107,10 @@ def _events(lives: Sequence[Life]) -> str:
     return "\n".join(lines)
 
 
-def _checked(found: Sequence[Sequence[Check]]) -> str:
-    return "\n".join(["Checks", *(f"  {number}: {one.line}" for number, fold in enumerate(found, 1) for one in fold)])
+def _checked(checked: Sequence[Sequence[Check]]) -> str:
+    return "\n".join(
+        ["Checks", *(f"  {number}: {check.line}" for number, fold in enumerate(checked, 1) for check in fold)]
+    )
 
 
 def _signed(figure: Figure) -> str:

@@ -113,8 +113,8 @@ async def look_at(gateway: Deployment, phase: str, held: Ladder, worse_tier: int
 
 async def live(plan: Plan, conditions: Conditions, say: Say = lambda look: None, until: str = NEW_KIND) -> Life:
     """Run it in a folder of its own, to the end of the phase `until` (`RETRAINED`, `REPAIRED` or `NEW_KIND`)."""
-    known = [plan.traffic, plan.held, plan.after, plan.new, plan.new_held]
-    everything = plan.traffic.of([prompt for ladder in known if ladder is not None for prompt in ladder.prompts])
+    ladders = [plan.traffic, plan.held, plan.after, plan.new, plan.new_held]
+    everything = plan.traffic.of([prompt for ladder in ladders if ladder is not None for prompt in ladder.prompts])
     with tempfile.TemporaryDirectory(prefix="aio-replay-") as folder:
         async with deployed(Path(folder), everything, plan.measured_on, conditions) as deployment:
             run = _Run(deployment, plan, say)
@@ -167,8 +167,8 @@ class _Run:
         """The tier that is verified most, which is seldom one of the dear ones; until the gateway has answered it."""
         plan, tiers = self._plan, self._looks[-1].tiers
         sampling = SamplingSettings()
-        tier = max(range(1, len(self._held.tiers)), key=lambda one: tiers.count(one) * sampling.rate(one))
-        known = len(await self._gateway.alarms())
+        tier = max(range(1, len(self._held.tiers)), key=lambda number: tiers.count(number) * sampling.rate(number))
+        num_alarms = len(await self._gateway.alarms())
         self._worse = tier, self._gateway.asked
         self._gateway.upstream.serve(everything.degraded(tier, plan.degrade))
         self._held = self._held.degraded(tier, plan.degrade)
@@ -178,7 +178,11 @@ class _Run:
             await self._ask(plan.after.prompts[start : start + plan.batch])
             if plan.curve:
                 await self._look(WORSE)
-            raised = [one for one in (await self._gateway.alarms())[known:] if one.stream.startswith(f"tier {tier},")]
+            raised = [
+                alarm
+                for alarm in (await self._gateway.alarms())[num_alarms:]
+                if alarm.stream.startswith(f"tier {tier},")
+            ]
             if not raised:
                 continue
             if self._noticed is None:

@@ -55,7 +55,7 @@ class ReplayUpstream:
 
     def serve(self, ladder: Ladder) -> None:
         """Answer as `ladder` has it from now on."""
-        self._terms = {terms.model: (place, terms) for place, terms in enumerate(ladder.tiers)}
+        self._terms = {terms.model: (index, terms) for index, terms in enumerate(ladder.tiers)}
         self._prompts |= {prompt.text: prompt for prompt in ladder.prompts}
         self.judge.learn(ladder)
 
@@ -63,21 +63,21 @@ class ReplayUpstream:
         """A catalogue, as TOML, whose tiers are this server's models at their declared prices."""
         return f'name = "{name}"\n' + "".join(
             _TIER.format(
-                number=place + 1,
+                number=index + 1,
                 kind=kind,
                 price=terms.price,
                 first_token=1000.0 * terms.first_token_seconds,
                 between=1000.0 / terms.tokens_per_second,
-                tokens=round(self._mean_tokens(place)),
-                latency=1000.0 * (terms.first_token_seconds + self._mean_tokens(place) / terms.tokens_per_second),
+                tokens=round(self._mean_tokens(index)),
+                latency=1000.0 * (terms.first_token_seconds + self._mean_tokens(index) / terms.tokens_per_second),
                 url=self.url,
                 model=model,
             )
-            for kind, (model, (place, terms)) in zip(_CLASSES, self._terms.items(), strict=True)
+            for kind, (model, (index, terms)) in zip(_CLASSES, self._terms.items(), strict=True)
         )
 
-    def _mean_tokens(self, place: int) -> float:
-        return sum(prompt.answers[place].tokens for prompt in self._prompts.values()) / len(self._prompts)
+    def _mean_tokens(self, index: int) -> float:
+        return sum(prompt.answers[index].tokens for prompt in self._prompts.values()) / len(self._prompts)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, kept open for further requests."""
@@ -103,9 +103,9 @@ class ReplayUpstream:
         asked = _parsed(body)
         if asked.get("model") not in self._terms:
             raise _Refusal(404, f"There is no model {asked.get('model')!r}; there are {list(self._terms)}.", "model")
-        place, terms = self._terms[asked["model"]]
+        index, terms = self._terms[asked["model"]]
         message = _last_user_text(asked)
-        answer = self._answer_to(message, place)
+        answer = self._answer_to(message, index)
         limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
         text, finish = _within(answer.text, limit)
         usage = {"prompt_tokens": tokens_of(message), "completion_tokens": tokens_of(text)}
@@ -120,10 +120,10 @@ class ReplayUpstream:
         wants_usage = (asked.get("stream_options") or {}).get("include_usage")
         await _stream(writer, terms.model, text, finish, seconds, usage if wants_usage else None)
 
-    def _answer_to(self, message: str, place: int) -> Answer:
+    def _answer_to(self, message: str, index: int) -> Answer:
         prompt = self._prompts.get(message)
         if prompt is not None:
-            return prompt.answers[place]
+            return prompt.answers[index]
         try:
             word = self.judge.reply(message)
         except KeyError as error:

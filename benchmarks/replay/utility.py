@@ -64,16 +64,16 @@ class Outcome(NamedTuple):
 def read_customers(path: Path, weak: str, strong: str, by: str, least: int) -> dict[str, list[Row]]:
     """Customers with at least `least` rows on which both models' outcomes are known. `by`: "domain", or "group" without
     its level. Raises `ValueError` if there is none."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    customers: dict[str, list[Row]] = defaultdict(list)
     for row in packed_rows(path):
-        known = {name.lower(): outcome for name, outcome in row["outcomes"].items()}
+        outcomes = {name.lower(): outcome for name, outcome in row["outcomes"].items()}
         name = row["domain"] if by == "domain" else row["group"]
-        if name is None or weak.lower() not in known or strong.lower() not in known:
+        if name is None or weak.lower() not in outcomes or strong.lower() not in outcomes:
             continue
-        good = {model: known[model.lower()] >= 0.5 for model in (weak, strong)}
+        good = {model: outcomes[model.lower()] >= 0.5 for model in (weak, strong)}
         whose = name if by == "domain" else name.removesuffix("-easy").removesuffix("-hard")
-        found[whose].append(Row(row["prompt"], good[weak], good[strong], row["split"] == "train"))
-    kept = {name: rows for name, rows in sorted(found.items()) if len(rows) >= least}
+        customers[whose].append(Row(row["prompt"], good[weak], good[strong], row["split"] == "train"))
+    kept = {name: rows for name, rows in sorted(customers.items()) if len(rows) >= least}
     if not kept:
         raise ValueError(f"{path}: no {by} has {least} rows with outcomes of both {weak} and {strong}")
     return kept
@@ -112,30 +112,30 @@ def table(
                 _ways(rows, asked, others, rng.choice(pool, count, replace=False), rate, rng) for _ in range(draws)
             ]
             for way in drawn[0]:
-                points[way, count].append([one[way] for one in drawn])
-    return [Outcome(way, count, _interval(found, rng)) for (way, count), found in points.items()]
+                points[way, count].append([by_way[way] for by_way in drawn])
+    return [Outcome(way, count, _interval(utilities, rng)) for (way, count), utilities in points.items()]
 
 
 def labels_until_within(outcomes: Sequence[Outcome], way: str) -> int | None:
     """The least number of labels from which on `way` is never more than `WITHIN` points below the better constant, of
     the numbers in `outcomes`; None if there is none."""
-    found = None
-    for one in sorted((one for one in outcomes if one.way == way), key=lambda one: -one.labels):
-        if one.points.value < -WITHIN:
+    least = None
+    for outcome in sorted((outcome for outcome in outcomes if outcome.way == way), key=lambda outcome: -outcome.labels):
+        if outcome.points.value < -WITHIN:
             break
-        found = one.labels
-    return found
+        least = outcome.labels
+    return least
 
 
 def encoded(customers: dict[str, list[Row]]) -> Encoded:
     """Encode all customers' prompts as the shipped version does."""
     model, classes = load_artefact(default_artefact()), shipped_complexity()
     everything = [row for rows in customers.values() for row in rows]
-    given = [routing_input_of_text(row.prompt) for row in everything]
-    turns, cold = encode_turns(model.encoder, given), ClassPredictor(model)
-    read = list(zip(given, turns, strict=True))
-    requests = [cold.classes(*one) for one in read]
-    whole = [cold.whole_classes(*one) or request for one, request in zip(read, requests, strict=True)]
+    inputs = [routing_input_of_text(row.prompt) for row in everything]
+    turns, cold = encode_turns(model.encoder, inputs), ClassPredictor(model)
+    read = list(zip(inputs, turns, strict=True))
+    requests = [cold.classes(*pair) for pair in read]
+    whole = [cold.whole_classes(*pair) or request for pair, request in zip(read, requests, strict=True)]
     weak, strong = (np.array([row[i] for row in everything], np.float32) for i in (1, 2))
     n, train = len(everything), np.array([row.train for row in everything], np.bool_)
     whose = np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()])
@@ -180,11 +180,11 @@ def _ways(
 ) -> dict[str, float]:
     """The utility of sending up by the product's estimate, by the same choices shuffled, and by the customer's own
     rate; and the estimate's error."""
-    labels, known = rows.labels, np.concatenate([others, own])
+    labels, learned = rows.labels, np.concatenate([others, own])
     asked_of = labels.take(asked)
     customer = int(labels.key[asked[0]])
-    if len(known):
-        estimator = LocalEstimator(labels.take(known), PRIOR, keys={customer})
+    if len(learned):
+        estimator = LocalEstimator(labels.take(learned), PRIOR, keys={customer})
         score = estimator.score(
             asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1, customer, asked_of.whole
         )
@@ -208,9 +208,9 @@ def utility_of(rows: Encoded, asked: npt.NDArray[np.intp], up: npt.NDArray[np.bo
 
 def _interval(points: list[list[float]], rng: np.random.Generator) -> Figure:
     """Of the mean over customers of the mean over their draws."""
-    found = np.array([
+    means = np.array([
         np.mean([rng.choice(points[customer], len(points[customer])).mean() for customer in drawn])
         for drawn in rng.integers(0, len(points), (RESAMPLES, len(points)))
     ])  # fmt: skip
-    low, high = np.quantile(found, (0.025, 0.975))
-    return Figure(float(np.mean([np.mean(one) for one in points])), float(low), float(high))
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Figure(float(np.mean([np.mean(draws) for draws in points])), float(low), float(high))

@@ -63,10 +63,10 @@ def before_after(
 
 
 def _finished(path: Path) -> Measurement:
-    found = Measurement.read(path)
-    if found.finished is None:
+    measurement = Measurement.read(path)
+    if measurement.finished is None:
         raise MeasurementError(f"{path} is not finished; run its command again with --out {path}")
-    return found
+    return measurement
 
 
 def _differences(before: Head, after: Head) -> Iterator[str]:
@@ -113,11 +113,11 @@ def _change(change: Spread | None) -> str:
 
 
 def _by_load(rows: list[Row]) -> dict[Key, list[Row]]:
-    found: dict[Key, list[Row]] = {}
+    rows_by_load: dict[Key, list[Row]] = {}
     for row in rows:
         key = tuple((name, row[name]) for name in _KEYS if row.get(name) is not None)
-        found.setdefault(key, []).append(row)
-    return found
+        rows_by_load.setdefault(key, []).append(row)
+    return rows_by_load
 
 
 def _name(key: Key) -> str:

@@ -45,7 +45,7 @@ def kept_options(command: Command) -> Command:
 
 
 def show_measurement(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     options_of: Callable[..., Options],
     measure: Measure[Options, Results],
     table: Callable[[Results], str],
@@ -54,10 +54,10 @@ def show_measurement(
 
     Raises UsageError for options that `options_of` refuses.
     """
-    model, out, keep, as_json = (given.pop(name) for name in ("model", "out", "keep", "as_json"))
-    settings = settings_from(catalog=given.pop("catalog"), cache_dir=given.pop("cache_dir"))
+    model, out, keep, as_json = (arguments.pop(name) for name in ("model", "out", "keep", "as_json"))
+    settings = settings_from(catalog=arguments.pop("catalog"), cache_dir=arguments.pop("cache_dir"))
     try:
-        options = options_of(**given)
+        options = options_of(**arguments)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     results = asyncio.run(measure(settings, model, options, out, keep))

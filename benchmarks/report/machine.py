@@ -26,8 +26,8 @@ def describe_machine() -> dict[str, Any]:
 
 def _commit() -> dict[str, str]:
     """The commit of the checkout that holds this file, with a plus where tracked files differ from it."""
-    found = git(Path(__file__).parent, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+")
-    return {} if found is None else {"commit": found}
+    described = git(Path(__file__).parent, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+")
+    return {} if described is None else {"commit": described}
 
 
 def _processor() -> dict[str, Any]:
@@ -52,13 +52,13 @@ def _memory() -> dict[str, Any]:
 
 
 def _versions(*packages: str) -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _read(path: str) -> str:

@@ -81,5 +81,5 @@ def limit_table(results: LimitResults) -> str:
         for load in results.loads
     ]
     most = results.highest
-    found = "–" if most is None else f"{most.median:g} ({most.low:g} to {most.high:g} over the rounds)"
-    return f"{markdown(head, rows)}\n\nThe most with {results.promise}: {found}."
+    highest = "–" if most is None else f"{most.median:g} ({most.low:g} to {most.high:g} over the rounds)"
+    return f"{markdown(head, rows)}\n\nThe most with {results.promise}: {highest}."

@@ -44,15 +44,15 @@ class Measurement:
         head = Head(measurement=measurement, settings=plain, machine=describe_machine(), started=_now())
         if path is not None and path.exists():
             try:
-                found = cls.read(path)
+                stored = cls.read(path)
             except MeasurementError as error:
                 log.warning("%s; it is replaced", error)
             else:
-                if found._is_of(head) and (keep or found.finished is None):
-                    found._path = path
-                    if found.finished is None:
-                        found._rewrite()
-                    return found
+                if stored._is_of(head) and (keep or stored.finished is None):
+                    stored._path = path
+                    if stored.finished is None:
+                        stored._rewrite()
+                    return stored
         begun = cls(head, path)
         begun._rewrite()
         return begun
@@ -62,17 +62,17 @@ class Measurement:
         """The measurement in `path`; a last line that was cut off is left out. Raises `MeasurementError`, `OSError`."""
         lines = path.read_bytes().splitlines()
         try:
-            found = cls(msgspec.json.decode(lines[0] if lines else b"", type=Head))
+            stored = cls(msgspec.json.decode(lines[0] if lines else b"", type=Head))
         except msgspec.MsgspecError as error:
             raise MeasurementError(f"{path} does not begin like a measurement: {error}") from error
         for number, line in enumerate(lines[1:], 2):
             try:
-                found._take(msgspec.json.decode(line, type=dict[str, Any]))
+                stored._take(msgspec.json.decode(line, type=dict[str, Any]))
             except msgspec.MsgspecError as error:
                 if number == len(lines):
                     break
                 raise MeasurementError(f"{path}, line {number}: {error}") from error
-        return found
+        return stored
 
     def find(self, **columns: Any) -> Row | None:
         """The row with these values, if it has been measured."""
@@ -131,9 +131,9 @@ def read_finished(folder: Path, name: str) -> Measurement | None:
 def read_results(folder: Path, name: str, kind: type[Results]) -> tuple[Head, Results] | None:
     """Head and results of the finished measurement NAME.jsonl in `folder`; None without it. Raises
     `MeasurementError`."""
-    found = read_finished(folder, name)
+    stored = read_finished(folder, name)
     try:
-        return None if found is None else (found.head, msgspec.convert(found.results, kind))
+        return None if stored is None else (stored.head, msgspec.convert(stored.results, kind))
     except msgspec.MsgspecError as error:
         raise MeasurementError(f"{folder / name}.jsonl has other results: {error}") from error
 

@@ -135,8 +135,8 @@ def _versions(measurement: Measurement) -> str:
 def _bounds(folder: Path, kind: str) -> dict[str, float]:
     """What the machine allows, by name, as `python -m benchmarks kernels` measured it; {} if it was not."""
     path = folder / f"kernels{kind}.jsonl"
-    found: dict[str, float] = next((row["bounds"] for row in rows_of(path) if "bounds" in row), {})
-    return found
+    bounds: dict[str, float] = next((row["bounds"] for row in rows_of(path) if "bounds" in row), {})
+    return bounds
 
 
 def _kernels(path: Path, *, each: bool) -> str:

@@ -37,8 +37,8 @@ class Goal:
 
 def _column(name: str) -> Callable[[Row], float | None]:
     def value(row: Row) -> float | None:
-        found: float | None = row[name]
-        return found
+        figure: float | None = row[name]
+        return figure
 
     return value
 
@@ -99,8 +99,8 @@ class PeerResults(msgspec.Struct, frozen=True):
 def results_of(rows: Sequence[Row]) -> PeerResults:
     """What the engines' rows of all rounds say; goals whose peers were not measured are left out."""
     rows = [row for row in rows if "transport" in row]
-    found = (_goal_result(goal, rows) for goal in GOALS)
-    return PeerResults([result for result in found if result is not None], _systems(rows))
+    goal_results = (_goal_result(goal, rows) for goal in GOALS)
+    return PeerResults([result for result in goal_results if result is not None], _systems(rows))
 
 
 def _goal_result(goal: Goal, rows: Sequence[Row]) -> GoalResult | None:
@@ -162,10 +162,10 @@ def gateways_table(rows: Sequence[Row]) -> str:
     loads = dict.fromkeys((row["api"], row["stream"], row["offered"]) for row in rows if "target" in row)
     table = []
     for api, stream, offered in loads:
-        found = {
+        by_target = {
             r["target"]: r for r in rows if (r.get("api"), r.get("stream"), r.get("offered")) == (api, stream, offered)
         }
-        cells = [_answers(found.get(name)) for name in head[3:]]
+        cells = [_answers(by_target.get(name)) for name in head[3:]]
         table.append(["streamed" if stream else "whole", api, f"{offered:g}", *cells])
     return markdown(head, table) if table else ""
 
@@ -191,12 +191,12 @@ def goals_table(results: PeerResults, bounds: Mapping[str, float]) -> str:
 _HEADS = {"in process": "in process", "http": "over HTTP"}
 
 
-def _goal_row(found: GoalResult, bounds: Mapping[str, float]) -> list[str]:
-    goal, bound = found.goal, bounds.get(found.goal.bound or "")
-    measured = [ranged(found.peers), ranged(found.ours), times(found.better)]
-    aim, reached = "–" if goal.aim is None else f"{goal.aim:g}×", found.ours.median / bound if bound else None
+def _goal_row(result: GoalResult, bounds: Mapping[str, float]) -> list[str]:
+    goal, bound = result.goal, bounds.get(result.goal.bound or "")
+    measured = [ranged(result.peers), ranged(result.ours), times(result.better)]
+    aim, reached = "–" if goal.aim is None else f"{goal.aim:g}×", result.ours.median / bound if bound else None
     wanted = [f"{goal.reach:g}×", aim, number(bound), "–" if reached is None else f"{reached:.0%}"]
-    return [goal.name, found.peer, *measured, *wanted]
+    return [goal.name, result.peer, *measured, *wanted]
 
 
 def systems_table(results: PeerResults) -> str:

@@ -41,8 +41,8 @@ def _median(figure: Spread | None) -> float:
 
 def _errors(figures: Sequence[Spread | None]) -> list[list[float]]:
     """Distances from the medians to both ends of the ranges, as error bars want them."""
-    known = [figure or Spread(0, 0, 0) for figure in figures]
-    return [[f.median - f.low for f in known], [f.high - f.median for f in known]]
+    spreads = [figure or Spread(0, 0, 0) for figure in figures]
+    return [[f.median - f.low for f in spreads], [f.high - f.median for f in spreads]]
 
 
 def plot_sweep(results: SweepResults, path: Path) -> None:
@@ -123,10 +123,10 @@ def _grouped(axis: Axes, systems: Sequence[SystemResult]) -> None:
     names = sorted({system.system for system in systems}, key=lambda name: (name == OURS, name))
     colors = dict(zip(names, (GREY, GREEN, ORANGE), strict=False)) | {OURS: BLUE}
     width = 0.8 / max(1, len(names))
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         own = {system.concurrency: system.figures["out_tok_s"] for system in systems if system.system == name}
         figures = [own.get(level) for level in levels]
-        at = [index + (place - (len(names) - 1) / 2) * width for index in range(len(levels))]
+        at = [index + (position - (len(names) - 1) / 2) * width for index in range(len(levels))]
         axis.bar(at, [_median(f) for f in figures], width, label=name, color=colors[name], yerr=_errors(figures))
     axis.set_xticks(range(len(levels)), [str(level) for level in levels])
     if names:

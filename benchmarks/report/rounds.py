@@ -12,10 +12,10 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.2
 
 def spread(values: Sequence[float | None]) -> Spread | None:
     """Of the values that there are; None of none."""
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return Spread(statistics.median(known), min(known), max(known))
+    return Spread(statistics.median(present), min(present), max(present))
 
 
 def ratio(values: Sequence[float | None], base: Sequence[float | None]) -> Spread | None:
@@ -41,15 +41,15 @@ def geometric_interval(ratios: Sequence[float]) -> Spread:
     return _interval(mean, statistics.stdev(logs) / math.sqrt(len(logs)), degrees)
 
 
-def paired(one: Sequence[float], other: Sequence[float]) -> tuple[Spread, Spread, Spread]:
-    """Both with their extremes, and `other` over `one`: the geometric mean of the pairs, with its interval.
+def paired(base: Sequence[float], other: Sequence[float]) -> tuple[Spread, Spread, Spread]:
+    """Both with their extremes, and `other` over `base`: the geometric mean of the pairs, with its interval.
 
     Raises ValueError without rounds, or if the numbers of rounds differ.
     """
-    left, right = spread(one), spread(other)
+    left, right = spread(base), spread(other)
     if left is None or right is None:
         raise ValueError("there are no rounds to pair")
-    return left, right, geometric_interval([b / a for a, b in zip(one, other, strict=True)])
+    return left, right, geometric_interval([b / a for a, b in zip(base, other, strict=True)])
 
 
 def ratio_of_runs(values: Sequence[float | None], base: Sequence[float | None]) -> Spread | None:

@@ -59,7 +59,7 @@ ITEMS = msgspec.toml.decode((files("benchmarks.requirements") / "checklist.toml"
 
 def checklist(measurements: Path, page: Path = PAGE) -> list[CheckedItem]:
     """Return every item by the requirements of `page` and the record in the folder `measurements`. Runs nothing."""
-    states = {one.item.row: one for one in requirement_states(measurements, page)}
+    states = {state.item.row: state for state in requirement_states(measurements, page)}
     return [_checked(item, states, measurements) for item in ITEMS]
 
 
@@ -95,18 +95,18 @@ def _status(row: Requirement, runs: dict[str, EvidenceRun]) -> Status:
 
 
 def _checked(item: ChecklistItem, states: dict[str, CheckedItem], measurements: Path) -> CheckedItem:
-    found = {key: states[key].status if key in states else "not measured" for key in item.rests_on}
+    status_by_key = {key: states[key].status if key in states else "not measured" for key in item.rests_on}
     lacking = [name for name in item.measurements if not (measurements / name).is_file()]
-    evidence = [f"{key} {status}" for key, status in found.items()]
+    evidence = [f"{key} {status}" for key, status in status_by_key.items()]
     evidence += [f"{name}{' (missing)' if name in lacking else ''}" for name in item.measurements]
     if item.gap:
         evidence.append(item.gap)
     status: Status = "pass"
-    if "fail" in found.values():
+    if "fail" in status_by_key.values():
         status = "fail"
-    elif lacking or "not measured" in found.values():
+    elif lacking or "not measured" in status_by_key.values():
         status = "not measured"
-    elif item.gap or set(found.values()) != {"pass"}:
+    elif item.gap or set(status_by_key.values()) != {"pass"}:
         status = "partly"
     return CheckedItem(item=item, status=status, evidence="; ".join(evidence))
 
@@ -146,7 +146,7 @@ def checklist_command(
         raise click.ClickException(str(error)) from error
     checked = checklist(measurements)
     if only is not None:
-        checked = [one for one in [*checked, *requirement_states(measurements)] if one.item.row.startswith(only)]
+        checked = [state for state in [*checked, *requirement_states(measurements)] if state.item.row.startswith(only)]
     if as_json:
         echo_json(checked)
     else:

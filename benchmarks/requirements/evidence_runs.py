@@ -74,14 +74,14 @@ def run_tests(repository: Path, tests: list[str]) -> Iterator[tuple[str, Evidenc
 def reported_runs(repository: Path, folder: Path, tests: list[str]) -> dict[str, EvidenceRun]:
     """Return the runs of those of `tests` that JUnit reports in `folder` have cases of, at the commit that is checked
     out. A case in several reports ended as the newest says. Raises EvidenceRunError as `run_tests` does."""
-    commit, found = commit_of(repository), dict[str, dict[str, str]]()
+    commit, ends_by_test = commit_of(repository), dict[str, dict[str, str]]()
     reports = sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime_ns)
     for report in reports:
         for test, cases in _ends(report, tests).items():
-            found.setdefault(test, {}).update(cases)
+            ends_by_test.setdefault(test, {}).update(cases)
     newest = max((path.stat().st_mtime for path in reports), default=0.0)
     day = datetime.fromtimestamp(newest, UTC).date().isoformat()
-    return {test: _run(cases, commit, day) for test, cases in found.items()}
+    return {test: _run(cases, commit, day) for test, cases in ends_by_test.items()}
 
 
 def _run(cases: dict[str, str], commit: str, day: str) -> EvidenceRun:
@@ -144,17 +144,17 @@ def _cases(repository: Path, tests: list[str]) -> dict[str, dict[str, str]]:
 def _ends(report: Path, tests: list[str]) -> dict[str, dict[str, str]]:
     """Return the ends of the cases of `tests` in a report, by test and case."""
     # By what a report calls the place of a case, and its name without parameters; None: any case of a class.
-    known: dict[tuple[str, str | None], list[str]] = {}
+    by_case: dict[tuple[str, str | None], list[str]] = {}
     for test in tests:
         path, _, named = test.partition("::")
         module = path.removesuffix(".py").replace("/", ".")
         for key in ((module, named), (f"{module}.{named}", None)):
-            known.setdefault(key, []).append(test)
+            by_case.setdefault(key, []).append(test)
     ends: dict[str, dict[str, str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by our own pytest
-        place, name = case.get("classname", ""), case.get("name", "")
-        for test in [*known.get((place, name.partition("[")[0]), []), *known.get((place, None), [])]:
-            ends.setdefault(test, {})[f"{place}::{name}"] = _end(case)
+        classname, name = case.get("classname", ""), case.get("name", "")
+        for test in [*by_case.get((classname, name.partition("[")[0]), []), *by_case.get((classname, None), [])]:
+            ends.setdefault(test, {})[f"{classname}::{name}"] = _end(case)
     return ends
 
 

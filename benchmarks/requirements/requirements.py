@@ -49,7 +49,7 @@ def _row(line: str, chapter: str) -> Requirement:
         key=key,
         chapter=chapter,
         text=text,
-        tests=tuple(one for one in named if "::" in one),
-        commands=tuple(one for one in named if "::" not in one),
+        tests=tuple(code for code in named if "::" in code),
+        commands=tuple(code for code in named if "::" not in code),
         missing=missing,
     )

@@ -69,7 +69,7 @@ def measure(
     named = prior if np.isfinite(public).any() else []
     first, second = ordered_pairs(len(outcomes.models))
     names = [f"{outcomes.models[i]} > {outcomes.models[j]}" for i, j in zip(first, second, strict=True)]
-    place = {name: number for number, name in enumerate(names)}
+    index_by_name = {name: number for number, name in enumerate(names)}
     chosen, alone, gains, pays, dealt = [], [], [], [], []
     for _ in range(draws if labels else 1):
         order = rng.permutation(tasks)
@@ -87,7 +87,7 @@ def measure(
             dealt.append([control.verdict == "pays" for control in controls])
         chosen.append(pair)
         pays.append(verdict)
-        gains.append(100 * float(true_gains(held, check)[place[pair]]))
+        gains.append(100 * float(true_gains(held, check)[index_by_name[pair]]))
     paid, gained = np.array(pays), np.array(gains)
     shares = np.mean(dealt, axis=0) if dealt else np.zeros(2)
     return LabelRow(
@@ -137,9 +137,9 @@ def _scores(file: Path | None) -> dict[str, float]:
     text = file.read_text(encoding="utf-8-sig")
     try:
         rows = json.loads(text).items() if text.lstrip().startswith("{") else csv.reader(text.splitlines())
-        found = [(str(row[0]), row[1]) for row in rows if len(row) > 1]
+        listed = [(str(row[0]), row[1]) for row in rows if len(row) > 1]
         # The first line may have names.
-        scores = {model: float(score) for model, score in found[0 if _is_number(found[0][1]) else 1 :]}
+        scores = {model: float(score) for model, score in listed[0 if _is_number(listed[0][1]) else 1 :]}
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{file}: not MODEL,SCORE lines or a JSON object: {error}") from error
     return {model: score / 100 if max(scores.values()) > 1 else score for model, score in scores.items()}

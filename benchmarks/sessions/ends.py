@@ -48,8 +48,8 @@ def learn(runs: Sequence[RecordedRun], seed: int) -> dict[str, EndRow]:
     models = sorted({run.model for run in runs})
     tiers = {model: number for number, model in enumerate(models, 1)}
     table = LearnedEnds()
-    for place in rng.permutation(len(runs)):
-        run = runs[place]
+    for index in rng.permutation(len(runs)):
+        run = runs[index]
         steps = [step for step in SEEN_AT if step < len(run.steps)]
         if not steps or run.reward is None:
             continue

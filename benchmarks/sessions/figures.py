@@ -126,13 +126,13 @@ def _costs(runs: Sequence[RecordedRun], model: str, price: Price | None) -> dict
             costs[id(run)] = ((run.tin or 0) * price.input_usd + (run.tout or 0) * price.output_usd) / 1e6
     if price is not None and price.step is not None:
         costs |= {id(run): run.length * price.step for run in runs if id(run) not in costs}
-    known = [run for run in runs if id(run) in costs]
-    if not known or not any(costs.values()):
+    priced = [run for run in runs if id(run) in costs]
+    if not priced or not any(costs.values()):
         has = "tokens" if any(run.tin for run in runs) else "steps alone"
         form = "IN:OUT per million tokens" if has == "tokens" else "the price of a step"
         raise ValueError(f"{model}: its runs record {has}, no dollars; give --prices ({model}={form})")
-    of_step = sum(costs[id(run)] for run in known) / max(1.0, sum(run.length for run in known))
-    mean = sum(costs[id(run)] for run in known) / len(known)
+    of_step = sum(costs[id(run)] for run in priced) / max(1.0, sum(run.length for run in priced))
+    mean = sum(costs[id(run)] for run in priced) / len(priced)
     for run in runs:
         costs.setdefault(id(run), run.length * of_step if run.length else mean)
     return costs
@@ -145,9 +145,9 @@ def _tasks(
     """The tasks with runs of both models, a task of one set apart from its namesake of another; and how many others
     there are."""
     by_task: dict[tuple[str, str], tuple[list[RecordedRun], list[RecordedRun]]] = defaultdict(lambda: ([], []))
-    for place, runs in enumerate((cheap, strong)):
+    for side, runs in enumerate((cheap, strong)):
         for run in runs:
-            by_task[run.set, run.task][place].append(run)
+            by_task[run.set, run.task][side].append(run)
     tasks = [
         _Task(
             cheap=np.array([run.reward for run in ones], np.float64),
@@ -187,11 +187,11 @@ def _made(task: _Task, moved: npt.NDArray[np.bool_], share: float) -> tuple[floa
 def _gain(made: Sequence[float] | Float, means: Float) -> float:
     """Points of reward over the best lottery between the models at no more than the cost of what was made."""
     reward, usd = made
-    one, one_usd, other, other_usd = means
-    if one_usd > other_usd:
-        one, one_usd, other, other_usd = other, other_usd, one, one_usd
-    share = 0.0 if other_usd <= one_usd else min(1.0, max(0.0, (usd - one_usd) / (other_usd - one_usd)))
-    lottery = one + share * max(0.0, other - one)
+    cheap, cheap_usd, dear, dear_usd = means
+    if cheap_usd > dear_usd:
+        cheap, cheap_usd, dear, dear_usd = dear, dear_usd, cheap, cheap_usd
+    share = 0.0 if dear_usd <= cheap_usd else min(1.0, max(0.0, (usd - cheap_usd) / (dear_usd - cheap_usd)))
+    lottery = cheap + share * max(0.0, dear - cheap)
     return float(100 * (reward - lottery))
 
 

@@ -93,13 +93,13 @@ def prior_pairs(usd: Float, check: Check, scores: Float | None = None, most: int
     rank = usd.argsort(kind="stable").argsort(kind="stable") / max(1, models - 1)
     expected = 0.3 + 0.4 * rank
     if scores is not None and np.isfinite(scores).sum() >= 2:
-        known = np.isfinite(scores)
-        slope = np.polyfit(rank[known], scores[known], 1)
-        expected = np.where(known, scores, np.clip(np.polyval(slope, rank), 0.01, 0.99))
+        has_score = np.isfinite(scores)
+        slope = np.polyfit(rank[has_score], scores[has_score], 1)
+        expected = np.where(has_score, scores, np.clip(np.polyval(slope, rank), 0.01, 0.99))
     first, second = ordered_pairs(models)
-    one, other = expected[first], expected[second] * _PRIOR_OVERLAP
-    missed, doubted = (1 - one) * check.catches, one * check.rejects
-    good = one * (1 - check.rejects) + doubted * expected[second] + missed * other
+    first_solves, second_solves = expected[first], expected[second] * _PRIOR_OVERLAP
+    missed, doubted = (1 - first_solves) * check.catches, first_solves * check.rejects
+    good = first_solves * (1 - check.rejects) + doubted * expected[second] + missed * second_solves
     paid = usd[first] + (missed + doubted) * usd[second]
     gains = good - lottery(expected, usd, paid)
     if scores is None or not np.isfinite(scores).any():

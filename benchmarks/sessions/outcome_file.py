@@ -57,9 +57,9 @@ def _table(runs: dict[tuple[str, str], list[tuple[float, float]]], said: list[st
     resolved, usd = np.full((2, len(tasks), len(models)), np.nan)
     row, column = {task: i for i, task in enumerate(tasks)}, {model: j for j, model in enumerate(models)}
     for (task, model), ones in runs.items():
-        known = [paid for _, paid in ones if not math.isnan(paid)]
+        costs = [paid for _, paid in ones if not math.isnan(paid)]
         resolved[row[task], column[model]] = np.mean([outcome for outcome, _ in ones])
-        usd[row[task], column[model]] = np.mean(known) if known else np.nan
+        usd[row[task], column[model]] = np.mean(costs) if costs else np.nan
     kept = list(range(len(models)))
     for j, model in enumerate(models):
         if np.isnan(usd[:, j]).all():
@@ -93,7 +93,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             read = json.loads(text)
         except ValueError:
             read = [json.loads(line) for line in lines]
-        return (_named(one) for one in (read if isinstance(read[0], list | dict) else [read]))
+        return (_named(row) for row in (read if isinstance(read[0], list | dict) else [read]))
     if first.startswith("{"):
         return (_named(json.loads(line)) for line in lines)
     delimiter = max("\t;,", key=first.count)
@@ -108,9 +108,9 @@ def _named(row: dict[str, Any] | Sequence[Any]) -> dict[str, Any]:
     """The columns of one row by our names."""
     if not isinstance(row, dict):
         return dict(zip(COLUMNS, row, strict=False))
-    given = {str(name).strip().lower(): value for name, value in row.items()}
+    by_name = {str(name).strip().lower(): value for name, value in row.items()}
     return {
-        column: next((given[name] for name in names if given.get(name) is not None), None)
+        column: next((by_name[name] for name in names if by_name.get(name) is not None), None)
         for column, names in COLUMNS.items()
     }
 

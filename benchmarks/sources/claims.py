@@ -74,11 +74,11 @@ def tables() -> Tables:
 def claims(folder: Path) -> list[Claim]:
     """Return all rows filled in, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
     figures = Figures(folder, _DERIVED, tables().texts)
-    found = []
+    filled = []
     for claim in tables().claims:
         items: list[Mapping[str, Any]] = _DERIVED[claim.of](folder) if claim.of else [{}]
-        found += [_filled(claim, figures, item) for item in items]
-    return found
+        filled += [_filled(claim, figures, item) for item in items]
+    return filled
 
 
 def _filled(claim: Claim, figures: Figures, item: Mapping[str, Any]) -> Claim:
@@ -88,15 +88,15 @@ def _filled(claim: Claim, figures: Figures, item: Mapping[str, Any]) -> Claim:
         except NoFigure:
             return ""
 
-    name, source, here = (cell(one) for one in (claim.name, claim.source, claim.here))
+    name, source, here = (cell(template) for template in (claim.name, claim.source, claim.here))
     if not here:
         return Claim(name=name, source=source)
     return Claim(name=name, source=source, here=here, setting=cell(claim.setting), why=cell(claim.why, ""))
 
 
 def _effects(folder: Path) -> dict[str, Any] | None:
-    found = read_results(folder, "ablation", AblationResults)
-    return found and {one.technique: msgspec.to_builtins(one) for one in found[1].effects}
+    stored = read_results(folder, "ablation", AblationResults)
+    return stored and {effect.technique: msgspec.to_builtins(effect) for effect in stored[1].effects}
 
 
 def _step_growth(folder: Path) -> dict[str, float] | None:
@@ -122,8 +122,8 @@ def whole_rates(path: Path) -> list[float]:
 
 def newest_proxy(folder: Path) -> Path | None:
     """The record of the gateway in front of a stub engine that was made last; None without one."""
-    found = [path for path in sorted(folder.glob("proxy*.jsonl")) if whole_rates(path)]
-    return max(found, key=lambda path: origin_of(path).day, default=None)
+    paths = [path for path in sorted(folder.glob("proxy*.jsonl")) if whole_rates(path)]
+    return max(paths, key=lambda path: origin_of(path).day, default=None)
 
 
 def _proxy(folder: Path) -> dict[str, Any] | None:
@@ -133,25 +133,25 @@ def _proxy(folder: Path) -> dict[str, Any] | None:
 
 def _sweep_answers(folder: Path) -> float | None:
     """Whole answers a second at the best concurrency of the sweep."""
-    found = read_results(folder, "sweep", SweepResults)
-    if found is None:
+    stored = read_results(folder, "sweep", SweepResults)
+    if stored is None:
         return None
-    best = max((speed.median for one in found[1].points if (speed := one.figures["out_tok_s"])), default=0.0)
-    return best / float(found[0].settings["options"]["output_tokens"])
+    best = max((speed.median for point in stored[1].points if (speed := point.figures["out_tok_s"])), default=0.0)
+    return best / float(stored[0].settings["options"]["output_tokens"])
 
 
 def _knee(folder: Path) -> dict[str, Any] | None:
     """The point of the sweep at its knee."""
-    found = read_results(folder, "sweep", SweepResults)
-    points = [] if found is None else [one for one in found[1].points if one.concurrency == found[1].knee]
+    stored = read_results(folder, "sweep", SweepResults)
+    points = [] if stored is None else [point for point in stored[1].points if point.concurrency == stored[1].knee]
     return msgspec.to_builtins(points[0]) if points else None
 
 
 def _ends(folder: Path) -> dict[str, Any] | None:
     """Figures of the first and the last step of the ablation on the mixed load, the median P90 of whole answers too;
     `cost` of a token afterwards, at the same price of the machine, over that before."""
-    found = read_results(folder, "ablation", AblationResults)
-    rungs = [] if found is None else [rung for rung in found[1].ladder if not rung.small]
+    stored = read_results(folder, "ablation", AblationResults)
+    rungs = [] if stored is None else [rung for rung in stored[1].ladder if not rung.small]
     speeds = [speed.median for rung in rungs if (speed := rung.figures["out_tok_s"])]
     if len(rungs) < 2 or len(speeds) < len(rungs):
         return None
@@ -168,8 +168,8 @@ def _utilisation(folder: Path) -> list[dict[str, Any]] | None:
     rows = rows_of(folder / "kernels.jsonl")
     bounds: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
     goals = results_of([row for row in rows_of(folder / "peers.jsonl") if "transport" in row]).goals
-    shares = card_shares(folder) | {one.goal.name: one.ours.median / bounds[one.goal.bound] for one in goals
-                                    if one.goal.bound in bounds}  # fmt: skip
+    shares = card_shares(folder) | {result.goal.name: result.ours.median / bounds[result.goal.bound] for result in goals
+                                    if result.goal.bound in bounds}  # fmt: skip
     return [{"what": what, "share": share} for what, share in shares.items()] or None
 
 
@@ -209,8 +209,8 @@ def _first_day(folder: Path) -> list[dict[str, Any]] | None:
 
 def _methods(folder: Path) -> list[dict[str, Any]]:
     """Source 004's table of methods, an item each: the row of `quantised`, and how it compares."""
-    found = read_results(folder, "quantised", dict[str, list[dict[str, Any]]])
-    rows = {} if found is None else {one["way"]: one for one in found[1]["rows"]}
+    stored = read_results(folder, "quantised", dict[str, list[dict[str, Any]]])
+    rows = {} if stored is None else {row["way"]: row for row in stored[1]["rows"]}
     alone = [row for row in rows_of(folder / CARD) if str(row.get("stage")).endswith("-one-stream")]
     speeds = {row["compute"]: row["out_tok_s"] for row in alone if row.get("shape") == _SHAPE and "out_tok_s" in row}
     items = []
@@ -249,8 +249,8 @@ def _why(row: dict[str, Any], plain: dict[str, Any] | None) -> str:
 
 def _on_this_cpu(folder: Path) -> dict[str, Any]:
     """How much smaller all weights are, and how much faster answers, in INT4 and INT8 than in bfloat16 (ablation)."""
-    found = read_results(folder, "ablation", AblationResults)
-    variants = {} if found is None else {one.compute: one for one in found[1].computes}
+    stored = read_results(folder, "ablation", AblationResults)
+    variants = {} if stored is None else {variant.compute: variant for variant in stored[1].computes}
     if not {"int4-int8", "bfloat16"} <= variants.keys():
         return {}
     ours, base = variants["int4-int8"], variants["bfloat16"]

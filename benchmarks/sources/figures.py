@@ -28,15 +28,15 @@ class Figure:
 
     def __getitem__(self, key: str) -> "Figure":
         name, is_filter, wanted = key.partition("=")
-        found: Any = None
+        value: Any = None
         if isinstance(self.value, list):
-            items = [one for one in self.value if one.get(name) is not None]
-            found = [one for one in items if str(one[name]) == wanted] if is_filter else [one[name] for one in items]
+            rows = [row for row in self.value if row.get(name) is not None]
+            value = [row for row in rows if str(row[name]) == wanted] if is_filter else [row[name] for row in rows]
         elif isinstance(self.value, dict):
-            found = self.value.get(name)
-        if found is None or found == []:
+            value = self.value.get(name)
+        if value is None or value == []:
             raise NoFigure(key)
-        return Figure(found)
+        return Figure(value)
 
     def __format__(self, form: str) -> str:
         *steps, form = form.split("|")
@@ -86,18 +86,18 @@ class Figures(Formatter):
         parts: list[tuple[Template, Mapping[str, Any] | None]]
         if isinstance(template, dict):
             items = self._list(template["of"])
-            parts, join = [(template["each"], one) for one in items], template.get("join", ", ")
+            parts, join = [(template["each"], row) for row in items], template.get("join", ", ")
         else:
-            parts = [(one, item) for one in template]
-        found = []
+            parts = [(part, item) for part in template]
+        texts = []
         for part, own in parts:
             try:
-                found.append(self.text(part, own, join))
+                texts.append(self.text(part, own, join))
             except NoFigure:
                 continue
-        if not found:
+        if not texts:
             raise NoFigure(str(template))
-        return join.join(found)
+        return join.join(texts)
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """See `string.Formatter`."""
@@ -116,8 +116,8 @@ class Figures(Formatter):
         return Figure(self._known[name])
 
     def _list(self, name: str) -> list[dict[str, Any]]:
-        found: Figure = self.get_field(name, (), {})[0]
-        return [one if isinstance(one, dict) else {"value": one} for one in found.value]
+        figure: Figure = self.get_field(name, (), {})[0]
+        return [row if isinstance(row, dict) else {"value": row} for row in figure.value]
 
 
 def _measured(folder: Path, name: str) -> dict[str, Any] | None:

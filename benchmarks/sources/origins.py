@@ -62,9 +62,9 @@ def origin_of(path: Path) -> Origin:
 
 def in_words(path: Path) -> str:
     """Return file, machine, day and commit in one phrase."""
-    found = origin_of(path)
-    known = [path.name, found.processor, found.day, f"commit {found.commit}" if not found.stored_by else found.at]
-    return ", ".join(one for one in known if one and one not in ("commit ", UNKNOWN))
+    origin = origin_of(path)
+    parts = [path.name, origin.processor, origin.day, f"commit {origin.commit}" if not origin.stored_by else origin.at]
+    return ", ".join(part for part in parts if part and part not in ("commit ", UNKNOWN))
 
 
 def read_origins(folder: Path) -> dict[str, Origin]:
@@ -131,9 +131,9 @@ def origins(files: tuple[Path, ...], folder: Path, mark: bool, old: bool) -> Non
     for path in measurements_of(folder):
         if old and not marks[path.name]:
             continue
-        found = origin_of(path)
-        days = (datetime.now(UTC).date() - date.fromisoformat(found.day)).days if found.day else None
-        since = git(folder, "rev-list", "--count", f"{found.commit.rstrip('+')}..HEAD") if found.commit else None
+        origin = origin_of(path)
+        days = (datetime.now(UTC).date() - date.fromisoformat(origin.day)).days if origin.day else None
+        since = git(folder, "rev-list", "--count", f"{origin.commit.rstrip('+')}..HEAD") if origin.commit else None
         age = [UNKNOWN if days is None else str(days), UNKNOWN if since is None else since]
-        rows.append([path.name, found.processor, found.at, found.day or UNKNOWN, *age, marks[path.name]])
+        rows.append([path.name, origin.processor, origin.at, origin.day or UNKNOWN, *age, marks[path.name]])
     click.echo(table(["file", "machine", "commit", "day", "days ago", "commits ago", ""], rows))

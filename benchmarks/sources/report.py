@@ -50,11 +50,11 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
 def stages(measurements: Path) -> list[Stage]:
     """Return all five stages, as stages.json timed them in one run; without it none is measured."""
     times = stage_times(measurements)
-    found = {} if times is None else _timed_stages(times)
+    timed = {} if times is None else _timed_stages(times)
     return [
         Stage(name=name, budget_ms=budget, measured_ms=measured, source=source if measured is not None else "")
         for name, budget in BUDGET_MS.items()
-        for measured, source in [found.get(name, (None, ""))]
+        for measured, source in [timed.get(name, (None, ""))]
     ]
 
 
@@ -103,8 +103,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _claims(measurements: Path) -> str:
     """The sources' single figures next to ours."""
     head = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
-    rows = [[one.name, one.source, *(str(cell) or UNKNOWN for cell in (one.here, one.setting, one.why))]
-            for one in claims(measurements)]  # fmt: skip
+    rows = [[claim.name, claim.source, *(str(cell) or UNKNOWN for cell in (claim.here, claim.setting, claim.why))]
+            for claim in claims(measurements)]  # fmt: skip
     return (
         f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
         "steps of batches again, `cascade` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
@@ -113,22 +113,23 @@ def _claims(measurements: Path) -> str:
     )
 
 
-def stage_section(found: Sequence[Stage], model: str | None = None) -> str:
+def stage_section(timed_stages: Sequence[Stage], model: str | None = None) -> str:
     """Return budget against measurement, and the resulting tokens per second, per stream and overall. `model`: of the
     measured decoding, with its machine."""
-    decode = next(stage for stage in found if stage.name == "decode")
+    decode = next(stage for stage in timed_stages if stage.name == "decode")
     speed = NOT_MEASURED
     if decode.measured_ms:
         speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
     if model is not None:
         speed += f", with {model}, which does not compare engines"
-    rows = [[one.name, f"{one.budget_ms:g}", _ms(one.measured_ms), one.source] for one in found]
-    known = [one.measured_ms for one in found if one.measured_ms is not None]
-    rows.append(["all", f"{sum(one.budget_ms for one in found):g}", _ms(sum(known) if known else None), ""])
+    rows = [[stage.name, f"{stage.budget_ms:g}", _ms(stage.measured_ms), stage.source] for stage in timed_stages]
+    measured_ms = [stage.measured_ms for stage in timed_stages if stage.measured_ms is not None]
+    budget_ms = sum(stage.budget_ms for stage in timed_stages)
+    rows.append(["all", f"{budget_ms:g}", _ms(sum(measured_ms) if measured_ms else None), ""])
     return (
         _table(["stage", "source 000, ms", "here, ms", "from"], rows)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}. {_budget_kept(found)}"
+        f"Here: {speed}. {_budget_kept(timed_stages)}"
     )
 
 
@@ -136,14 +137,14 @@ def _ms(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
-def _budget_kept(found: Sequence[Stage]) -> str:
+def _budget_kept(timed_stages: Sequence[Stage]) -> str:
     """Whether the sum of the stages is within the source's."""
-    known = [(stage, stage.measured_ms) for stage in found if stage.measured_ms is not None]
-    if len(known) < len(found):
+    measured = [(stage, stage.measured_ms) for stage in timed_stages if stage.measured_ms is not None]
+    if len(measured) < len(timed_stages):
         return "`python -m benchmarks stages --out docs/measurements/stages.json` times all five in one run."
-    budget = sum(stage.budget_ms for stage in found)
-    kept = "within" if sum(ms for _, ms in known) <= budget else "above"
-    late = " and ".join(stage.name for stage, ms in known if ms > stage.budget_ms)
+    budget = sum(stage.budget_ms for stage in timed_stages)
+    kept = "within" if sum(ms for _, ms in measured) <= budget else "above"
+    late = " and ".join(stage.name for stage, ms in measured if ms > stage.budget_ms)
     longer = f": {late} take longer than it says" if late else ""
     return f"All stages are of one run on one machine; the sum is {kept} the source's {budget:g} ms{longer}."
 
@@ -153,8 +154,8 @@ def _timed_model(measurements: Path) -> str | None:
     timed = stage_times(measurements)
     if timed is None:
         return None
-    known = {"cpus", "processor"} <= timed.machine.keys()
-    return timed.model + (f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if known else "")
+    has_machine = {"cpus", "processor"} <= timed.machine.keys()
+    return timed.model + (f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if has_machine else "")
 
 
 def _features(features: Sequence[Feature]) -> str:
@@ -185,16 +186,16 @@ def _record(path: Path) -> list[str]:
     lines = [line for line in text.splitlines() if line.strip()]
     head = json.loads(lines[0] if is_list else text)
     raw = str(len(lines) - ("settings" in head)) if is_list else UNKNOWN
-    found, name = origin_of(path), f"[{path.name}](../measurements/{path.name})"
+    origin, name = origin_of(path), f"[{path.name}](../measurements/{path.name})"
     mark = read_marks(path.parent).get(path.name, "")
-    return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw, mark]
+    return [name, origin.processor, origin.versions, origin.at, origin.day or UNKNOWN, _seed(head), raw, mark]
 
 
 def _seed(value: object) -> str:
     if isinstance(value, dict):
         if "seed" in value:
             return str(value["seed"])
-        return next((found for each in value.values() if (found := _seed(each)) != "–"), "–")
+        return next((seed for each in value.values() if (seed := _seed(each)) != "–"), "–")
     return "–"
 
 

@@ -48,7 +48,7 @@ def _chat(question: str, with_tools: bool, thinks: bool) -> Body:
     body: Body = {"messages": turns, "max_completion_tokens": _LIMIT}
     if with_tools:
         functions = [{"name": name, "description": about, "parameters": schema} for name, about, schema in _TOOLS]
-        body["tools"] = [{"type": "function", "function": one} for one in functions]
+        body["tools"] = [{"type": "function", "function": function} for function in functions]
     return body | ({"reasoning_effort": "low"} if thinks else {})
 
 
@@ -77,7 +77,7 @@ def _responses(question: str, with_tools: bool, thinks: bool) -> Body:
     }
     if with_tools:
         tools = [{"name": name, "description": about, "parameters": schema} for name, about, schema in _TOOLS]
-        body["tools"] = [{"type": "function", **one, "strict": False} for one in tools]
+        body["tools"] = [{"type": "function", **tool, "strict": False} for tool in tools]
         body["parallel_tool_calls"] = True
     return body | ({"reasoning": {"effort": "low", "summary": "auto"}} if thinks else {})
 
@@ -176,7 +176,7 @@ def _last_response(events: Sequence[Body], text: str) -> Body | None:
 
 
 def _joined_contents(events: Sequence[Body], text: str) -> Body | None:
-    parts = [part for event in events for one in event["candidates"] for part in one["content"]["parts"]]
+    parts = [part for event in events for candidate in event["candidates"] for part in candidate["content"]["parts"]]
     last: Body = events[-1] if events else {}
     if not last or "finishReason" not in last["candidates"][0]:
         return None

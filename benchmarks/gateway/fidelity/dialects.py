@@ -67,8 +67,8 @@ def _responses(body: Mapping[str, Any]) -> Facts:
     tools = [(tool.get("name"), tool.get("description"), tool.get("parameters")) for tool in body.get("tools", ())]
     effort = (body.get("reasoning") or {}).get("effort")
     facts = _facts(system, tools, body.get("max_output_tokens"), effort not in (None, "none"))
-    given = body["input"]
-    for item in [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given:
+    asked = body["input"]
+    for item in [{"type": "message", "role": "user", "content": asked}] if isinstance(asked, str) else asked:
         kind = item.get("type", "message")
         if kind == "message" and item["role"] in ("system", "developer"):
             facts["system"] = "\n\n".join(filter(None, [facts["system"], _text(item["content"])]))
@@ -103,21 +103,23 @@ def _chat(body: Mapping[str, Any]) -> Facts:
 
 def _state(turn: Mapping[str, Any]) -> list[str]:
     """What a turn of a chat carries of its server's: seals, else thoughts."""
-    details = [one.get("data") or one.get("signature") for one in turn.get("reasoning_details") or ()]
+    details = [detail.get("data") or detail.get("signature") for detail in turn.get("reasoning_details") or ()]
     extra = [call.get("extra_content") for call in turn.get("tool_calls") or ()]
-    signed = [one["google"]["thought_signature"] for one in extra if one]
+    signed = [fields["google"]["thought_signature"] for fields in extra if fields]
     content = turn.get("content")
     parts = [part for part in content if part.get("type") == "thinking"] if isinstance(content, list) else []
     thoughts = (
-        turn.get("reasoning_content") or turn.get("reasoning") or "".join(_text(one["thinking"]) for one in parts)
+        turn.get("reasoning_content") or turn.get("reasoning") or "".join(_text(part["thinking"]) for part in parts)
     )
-    return [one for one in details if one] or signed or ([thoughts] if thoughts and thoughts != _NOT_KEPT else [])
+    return (
+        [detail for detail in details if detail] or signed or ([thoughts] if thoughts and thoughts != _NOT_KEPT else [])
+    )
 
 
 def _bedrock(body: Mapping[str, Any]) -> Facts:
     system = [block["text"] for block in body.get("system", ()) if "text" in block]
-    specs = [one["toolSpec"] for one in (body.get("toolConfig") or {}).get("tools", ()) if "toolSpec" in one]
-    tools = [(one["name"], one.get("description"), one["inputSchema"]["json"]) for one in specs]
+    specs = [tool["toolSpec"] for tool in (body.get("toolConfig") or {}).get("tools", ()) if "toolSpec" in tool]
+    tools = [(spec["name"], spec.get("description"), spec["inputSchema"]["json"]) for spec in specs]
     thinking = (body.get("additionalModelRequestFields") or {}).get("thinking") or {}
     limit = (body.get("inferenceConfig") or {}).get("maxTokens")
     facts = _facts(system, tools, limit, thinking.get("type") in ("enabled", "adaptive"))
@@ -139,19 +141,19 @@ def _bedrock(body: Mapping[str, Any]) -> Facts:
 def _camel(value: Any) -> Any:
     """Google's names as its documents write them: its servers read `function_call` as `functionCall`, too."""
     if isinstance(value, list):
-        return [_camel(one) for one in value]
+        return [_camel(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        re.sub(r"_([a-z])", lambda found: found[1].upper(), name): one if name in _OWN_NAMES else _camel(one)
-        for name, one in value.items()
+        re.sub(r"_([a-z])", lambda match: match[1].upper(), name): field if name in _OWN_NAMES else _camel(field)
+        for name, field in value.items()
     }
 
 
-def _gemini(given: Mapping[str, Any]) -> Facts:
-    body = _camel(given)
+def _gemini(sent: Mapping[str, Any]) -> Facts:
+    body = _camel(sent)
     system = [part["text"] for part in (body.get("systemInstruction") or {}).get("parts", ())]
-    declared = [one for tool in body.get("tools", ()) for one in tool.get("functionDeclarations", ())]
+    declared = [declaration for tool in body.get("tools", ()) for declaration in tool.get("functionDeclarations", ())]
     tools = [
         (tool["name"], tool.get("description"), tool.get("parametersJsonSchema", tool.get("parameters")))
         for tool in declared
@@ -245,16 +247,16 @@ def _text(content: Any) -> str:
     return "".join(part.get("text") or "" for part in content)
 
 
-def differences(expected: Any, found: Any, path: str = "") -> list[str]:
+def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
     """The paths at which two JSON values differ."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        names = [*expected, *(name for name in found if name not in expected)]
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        names = [*expected, *(name for name in actual if name not in expected)]
         return [
-            one
+            difference
             for name in names
-            for one in differences(expected.get(name), found.get(name), f"{path}.{name}" if path else name)
+            for difference in differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)
         ]
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
-        return [one for place, (a, b) in pairs for one in differences(a, b, f"{path}[{place}]")]
-    return [] if expected == found else [path]
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        pairs = enumerate(zip(expected, actual, strict=True))
+        return [difference for index, (a, b) in pairs for difference in differences(a, b, f"{path}[{index}]")]
+    return [] if expected == actual else [path]

@@ -17,10 +17,10 @@ def lenient_answer(dialect: str, whole: Body, events: Sequence[Event]) -> tuple[
 
 def _loosened(value: Any, dialect: str) -> Any:
     if isinstance(value, list):
-        return [_loosened(one, dialect) for one in value]
+        return [_loosened(item, dialect) for item in value]
     if not isinstance(value, dict):
         return value
-    loose = {name: _field(name, one, dialect) for name, one in value.items()}
+    loose = {name: _field(name, field, dialect) for name, field in value.items()}
     if dialect == "chat":
         if "function" in value:
             loose.pop("index", None)

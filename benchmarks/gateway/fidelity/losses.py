@@ -95,7 +95,7 @@ _TOOLS: dict[str, Body] = {
 
 
 def _with_tools(**fields: Body) -> dict[str, Body | list[Body]]:
-    return {client: _TOOLS[client] | given for client, given in fields.items()}
+    return {client: _TOOLS[client] | body for client, body in fields.items()}
 
 
 def _history(call: Body | None = None, result: Body | None = None) -> dict[str, Body | list[Body]]:
@@ -291,9 +291,9 @@ def body_of(kind: Kind, client: str) -> Body | None:
     """The request of a client; None where its dialect has no such thing."""
     if client not in kind.sent:
         return None
-    given = kind.sent[client]
-    parts = given if isinstance(given, list) else []
-    fields = {} if isinstance(given, list) else given
+    sent = kind.sent[client]
+    parts = sent if isinstance(sent, list) else []
+    fields = {} if isinstance(sent, list) else sent
     if client == "gemini":
         return {"contents": [{"role": "user", "parts": [{"text": "Q"}, *parts]}]} | fields
     if client == "responses":
@@ -367,13 +367,13 @@ async def table() -> list[Cell]:
 
 def page(cells: Sequence[Cell]) -> str:
     """The page of the docs: one table for each client's dialect."""
-    found = {(one.kind, one.client, one.server): one for one in cells}
+    cell_by_key = {(case.kind, case.client, case.server): case for case in cells}
     lines: list[str] = []
     for client in CLIENTS:
-        lines += [f"## A client of {_NAMES[client]}", "", "| | " + " | ".join(_NAMES[one] for one in SERVERS) + " |"]
+        lines += [f"## A client of {_NAMES[client]}", "", "| | " + " | ".join(_NAMES[api] for api in SERVERS) + " |"]
         lines.append("| --- |" + " --- |" * len(SERVERS))
         for kind in KINDS:
-            row = [found[kind.name, client, server] for server in SERVERS]
+            row = [cell_by_key[kind.name, client, server] for server in SERVERS]
             if row[0].outcome != "–":
                 lines.append(f"| {kind.name} | " + " | ".join(map(_written, row)) + " |")
         lines.append("")
@@ -383,22 +383,22 @@ def page(cells: Sequence[Cell]) -> str:
 _NAMES = {"chat": "chats", "responses": "Responses", "messages": "Messages", "gemini": "Gemini", "bedrock": "Converse"}
 
 
-def _written(one: Cell) -> str:
-    return SIGNS[one.outcome].format(how=one.how)
+def _written(case: Cell) -> str:
+    return SIGNS[case.outcome].format(how=case.how)
 
 
 def outcomes_of(page: str) -> dict[tuple[str, str, str], Outcome]:
     """What a page of the docs says of each kind, client and server."""
-    found: dict[tuple[str, str, str], Outcome] = {}
+    outcomes: dict[tuple[str, str, str], Outcome] = {}
     clients = {name: client for client, name in _NAMES.items()}
     for section in page.split("\n## A client of ")[1:]:
         title, *lines = section.splitlines()
         for line in lines:
-            kind, *signs = [one.strip() for one in line.strip("|").split("|")]
+            kind, *signs = [text.strip() for text in line.strip("|").split("|")]
             if len(signs) == len(SERVERS) and kind.strip("- "):
                 for server, sign in zip(SERVERS, signs, strict=True):
-                    found[kind, clients[title], server] = _outcome(sign)
-    return found
+                    outcomes[kind, clients[title], server] = _outcome(sign)
+    return outcomes
 
 
 def _outcome(sign: str) -> Outcome:
@@ -419,8 +419,8 @@ def losses(path: Path | None, details: bool) -> None:
         head = path.read_text("utf-8").partition("\n## ")[0] if path.exists() else ""
         path.write_text(f"{head.rstrip()}\n\n{text}", "utf-8")
     if details:
-        for one in cells:
-            if one.outcome in ("left out", "refused", "lost"):
-                click.echo(f"{one.outcome}: {one.kind}, {one.client} to {one.server}: {one.how}")
+        for case in cells:
+            if case.outcome in ("left out", "refused", "lost"):
+                click.echo(f"{case.outcome}: {case.kind}, {case.client} to {case.server}: {case.how}")
     elif path is None:
         click.echo(text)

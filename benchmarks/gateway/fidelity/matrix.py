@@ -133,33 +133,32 @@ class _Walk:
     def _check_request(self, dialect: str, body: Body, got: Body, seals: Sequence[str], named: str) -> None:
         if dialect == self._api and dialect != "chat" and self._server in ("anthropic", "openai", "gemini"):
             expected = {name: value for name, value in body.items() if name not in (*_OWN, "stream_options")}
-            found = {name: value for name, value in got.items() if name not in (*_OWN, "stream_options")}
+            actual = {name: value for name, value in got.items() if name not in (*_OWN, "stream_options")}
             if dialect == "responses":
-                expected["input"], found["input"] = _without_ids(expected["input"]), _without_ids(found["input"])
+                expected["input"], actual["input"] = _without_ids(expected["input"]), _without_ids(actual["input"])
             if self._case == "moved":
                 expected = _without_seals(expected, dialect)
-                found = _without_seals(found, dialect) if dialect == "gemini" else found
-                found, expected = _alike_but_thinking(found, expected)
-            self._note([f"request.{one}" for one in differences(expected, found)])
+                actual = _without_seals(actual, dialect) if dialect == "gemini" else actual
+                actual, expected = _alike_but_thinking(actual, expected)
+            self._note([f"request.{path}" for path in differences(expected, actual)])
         else:
-            expected, found = request_facts(self._api, body), request_facts(dialect, got)
-            for one in (*expected["calls"], *expected["results"]):
-                one[0] = self._own_ids.get(one[0], one[0])
-            expected["seals"], found["seals"] = list(seals), [seal for seal in found["seals"] if seal != _NO_SEAL]
+            expected, actual = request_facts(self._api, body), request_facts(dialect, got)
+            for call in (*expected["calls"], *expected["results"]):
+                call[0] = self._own_ids.get(call[0], call[0])
+            expected["seals"], actual["seals"] = list(seals), [seal for seal in actual["seals"] if seal != _NO_SEAL]
             if "thinking" in named:
                 # Said to the client: the server knows no budget of thoughts.
-                found["thinks"] = expected["thinks"]
+                actual["thinks"] = expected["thinks"]
             if self._case == "moved" and expected["results"]:
                 # A budget of thoughts has to begin the turn with them, which the other model may not see.
-                found["thinks"] = expected["thinks"]
-            self._note(
-                [f"request.{one}" for one in differences(_comparable(expected, dialect), _comparable(found, dialect))]
-            )
+                actual["thinks"] = expected["thinks"]
+            lost = differences(_comparable(expected, dialect), _comparable(actual, dialect))
+            self._note([f"request.{path}" for path in lost])
 
     def _check_answer(self, answer: Body, end: str, thinks: bool) -> None:
         dialect = dialect_of(self._provider.calls[-1][0])
         calls: list[list[Any]] = [
-            [None if dialect == "gemini" else i, name, given] for i, name, given in self._provider.made_calls()
+            [None if dialect == "gemini" else i, name, arguments] for i, name, arguments in self._provider.made_calls()
         ]
         expected = {
             "text": TEXT if end == "calls" else "Both are done.",
@@ -168,14 +167,14 @@ class _Walk:
             "end": end,
             "usage": {"prompt": PROMPT, "cached": CACHED, "output": OUTPUT},
         }
-        found = answer_facts(self._api, answer)
-        self._own_ids = dict(zip([call[0] for call in found["calls"]], [call[0] for call in calls], strict=False))
+        actual = answer_facts(self._api, answer)
+        self._own_ids = dict(zip([call[0] for call in actual["calls"]], [call[0] for call in calls], strict=False))
         if self._api == "messages" and len(self._own_ids) == len(calls):
             # For these clients ids are made unique, which the next request has to undo.
-            found["calls"] = [[self._own_ids[one], *more] for one, *more in found["calls"]]
+            actual["calls"] = [[self._own_ids[call_id], *more] for call_id, *more in actual["calls"]]
         if dialect == "gemini":
-            found["calls"] = [[None, name, given] for _, name, given in found["calls"]]
-        self._note([f"answer.{one}" for one in differences(expected, found)])
+            actual["calls"] = [[None, name, arguments] for _, name, arguments in actual["calls"]]
+        self._note([f"answer.{path}" for path in differences(expected, actual)])
 
     @property
     def _shows_thoughts(self) -> bool:
@@ -186,7 +185,7 @@ class _Walk:
 
     def _note(self, lost: list[str]) -> None:
         self._checked += 1
-        self._lost += [one for one in lost if one not in self._lost]
+        self._lost += [path for path in lost if path not in self._lost]
 
 
 def _comparable(facts: Facts, dialect: str) -> Facts:
@@ -200,7 +199,7 @@ def _comparable(facts: Facts, dialect: str) -> Facts:
     same = facts | {"texts": texts}
     if dialect != "gemini":
         return same
-    return same | {name: [[None, *one[1:]] for one in facts[name]] for name in ("calls", "results")}
+    return same | {name: [[None, *call[1:]] for call in facts[name]] for name in ("calls", "results")}
 
 
 def _without_ids(items: Sequence[Body]) -> list[Body]:
@@ -230,11 +229,11 @@ def _without_signature(part: Body) -> Body:
     return {name: value for name, value in part.items() if name != "thoughtSignature"}
 
 
-def _alike_but_thinking(found: Body, expected: Body) -> tuple[Body, Body]:
+def _alike_but_thinking(actual: Body, expected: Body) -> tuple[Body, Body]:
     if len(expected.get("messages", ())) < 3:
-        return found, expected
+        return actual, expected
     return (
-        {name: value for name, value in found.items() if name != "thinking"},
+        {name: value for name, value in actual.items() if name != "thinking"},
         {name: value for name, value in expected.items() if name != "thinking"},
     )
 
@@ -278,10 +277,10 @@ def fidelity(as_json: bool) -> None:
     with staged_progress("a provider and a gateway") as show:
         cells = asyncio.run(measured(progress=show))
     lines = [
-        f"{one.api} to {one.server}, {one.case}, {'streamed' if one.stream else 'whole'}: {', '.join(one.lost)}"
-        for one in cells
-        if one.lost
+        f"{cell.api} to {cell.server}, {cell.case}, {'streamed' if cell.stream else 'whole'}: {', '.join(cell.lost)}"
+        for cell in cells
+        if cell.lost
     ]
-    lost = sum(len(one.lost) for one in cells)
+    lost = sum(len(cell.lost) for cell in cells)
     lines.append(f"{lost} fields lost or changed; {len(cells) - len(lines)} of {len(cells)} cells are whole")
     echo_answer(as_json, cells, "\n".join(lines))

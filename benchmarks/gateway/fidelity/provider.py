@@ -45,7 +45,8 @@ class Provider:
         form = wire_of(self.calls[-1][0]).ids
         number = len(self.calls)
         return [
-            (form.format(name=call_id, short=call_id[-1], number=number), name, given) for call_id, name, given in CALLS
+            (form.format(name=call_id, short=call_id[-1], number=number), name, arguments)
+            for call_id, name, arguments in CALLS
         ]
 
     def seal(self) -> str:
@@ -118,7 +119,7 @@ class Provider:
             blocks.append({"type": "thinking", "thinking": THOUGHT, "signature": self.seal()})
             blocks.append({"type": "redacted_thinking", "data": self.seal()})
         blocks.append({"type": "text", "text": TEXT if made else DONE})
-        blocks += [{"type": "tool_use", "id": i, "name": name, "input": given} for i, name, given in made]
+        blocks += [{"type": "tool_use", "id": i, "name": name, "input": arguments} for i, name, arguments in made]
         usage = {
             "input_tokens": PROMPT - CACHED - WRITTEN,
             "cache_read_input_tokens": CACHED,
@@ -154,8 +155,8 @@ class Provider:
             items.append({"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": self.seal()})
         part = {"type": "output_text", "text": TEXT if made else DONE, "annotations": []}
         items.append({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]})
-        for number, (call_id, name, given) in enumerate(made):
-            call = {"call_id": call_id, "name": name, "arguments": json.dumps(given, ensure_ascii=False)}
+        for number, (call_id, name, arguments) in enumerate(made):
+            call = {"call_id": call_id, "name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
             items.append({"id": f"fc_{number}", "type": "function_call", "status": "completed", **call})
         usage = {
             "input_tokens": PROMPT,
@@ -172,18 +173,19 @@ class Provider:
                 {"type": "response.created", "response": whole | {"output": [], "status": "in_progress"}}
             ]
             for index, item in enumerate(items):
-                place = {"output_index": index, "item_id": item["id"]}
+                position = {"output_index": index, "item_id": item["id"]}
                 listed.append({"type": "response.output_item.added", "output_index": index, "item": item})
                 if item["type"] == "reasoning":
                     listed.append(
-                        {"type": "response.reasoning_summary_text.delta", "summary_index": 0, "delta": THOUGHT} | place
+                        {"type": "response.reasoning_summary_text.delta", "summary_index": 0, "delta": THOUGHT}
+                        | position
                     )
                 elif item["type"] == "message":
                     text = item["content"][0]["text"]
-                    listed.append({"type": "response.output_text.delta", "content_index": 0, "delta": text} | place)
+                    listed.append({"type": "response.output_text.delta", "content_index": 0, "delta": text} | position)
                 else:
                     listed.append(
-                        {"type": "response.function_call_arguments.delta", "delta": item["arguments"]} | place
+                        {"type": "response.function_call_arguments.delta", "delta": item["arguments"]} | position
                     )
                 listed.append({"type": "response.output_item.done", "output_index": index, "item": item})
             listed.append({"type": "response.completed", "response": whole})
@@ -195,9 +197,9 @@ class Provider:
     def _gemini(self, made: Calls, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
         parts: list[Body] = [{"text": THOUGHT, "thought": True}] if thinks else []
         parts.append({"text": TEXT if made else DONE})
-        for place, (_, name, given) in enumerate(made):
-            call: Body = {"functionCall": {"name": name, "args": given}}
-            parts.append(call if place else call | {"thoughtSignature": self.seal()})
+        for index, (_, name, arguments) in enumerate(made):
+            call: Body = {"functionCall": {"name": name, "args": arguments}}
+            parts.append(call if index else call | {"thoughtSignature": self.seal()})
         usage = {
             "promptTokenCount": PROMPT,
             "cachedContentTokenCount": CACHED,
@@ -219,8 +221,8 @@ class Provider:
         if thinks:
             blocks.append({"reasoningContent": {"reasoningText": {"text": THOUGHT, "signature": self.seal()}}})
         blocks.append({"text": TEXT if made else DONE})
-        for call_id, name, given in made:
-            blocks.append({"toolUse": {"toolUseId": call_id, "name": name, "input": given}})
+        for call_id, name, arguments in made:
+            blocks.append({"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}})
         usage = {"inputTokens": PROMPT - CACHED - WRITTEN, "outputTokens": OUTPUT, "totalTokens": PROMPT + OUTPUT}
         usage |= {"cacheReadInputTokens": CACHED, "cacheWriteInputTokens": WRITTEN}
         end = {"stopReason": "tool_use" if made else "end_turn"}
@@ -229,7 +231,7 @@ class Provider:
         def events() -> Iterator[tuple[str, Any]]:
             yield "messageStart", {"role": "assistant"}
             for index, block in enumerate(blocks):
-                place = {"contentBlockIndex": index}
+                position = {"contentBlockIndex": index}
                 deltas: list[Body] = [block]
                 if "reasoningContent" in block:
                     text = block["reasoningContent"]["reasoningText"]
@@ -237,11 +239,11 @@ class Provider:
                 elif "toolUse" in block:
                     use = block["toolUse"]
                     start = {name: use[name] for name in ("toolUseId", "name")}
-                    yield "contentBlockStart", place | {"start": {"toolUse": start}}
+                    yield "contentBlockStart", position | {"start": {"toolUse": start}}
                     deltas = [{"toolUse": {"input": json.dumps(use["input"], ensure_ascii=False)}}]
                 for delta in deltas:
-                    yield "contentBlockDelta", place | {"delta": delta}
-                yield "contentBlockStop", place
+                    yield "contentBlockDelta", position | {"delta": delta}
+                yield "contentBlockStop", position
             yield "messageStop", end
             yield "metadata", {"usage": usage, "metrics": {"latencyMs": 1}}
 
@@ -263,9 +265,9 @@ class Provider:
             {
                 "id": i,
                 "type": "function",
-                "function": {"name": name, "arguments": json.dumps(given, ensure_ascii=False)},
+                "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
             }
-            for i, name, given in made
+            for i, name, arguments in made
         ]
         text, finish = (TEXT, "tool_calls") if calls else (DONE, "stop")
         if calls and thinks and wire.state == "extra_content":
@@ -286,8 +288,8 @@ class Provider:
 
         def events() -> Iterator[tuple[str, Any]]:
             deltas: list[Body] = [{"role": "assistant", "content": None} | thoughts] if thoughts else []
-            deltas += [{"role": "assistant", "content": one} for one in shown]
-            deltas += [{"tool_calls": [call | {"index": place}]} for place, call in enumerate(calls)]
+            deltas += [{"role": "assistant", "content": piece} for piece in shown]
+            deltas += [{"tool_calls": [call | {"index": index}]} for index, call in enumerate(calls)]
             for delta in deltas:
                 yield "", {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             yield "", {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
@@ -308,8 +310,10 @@ def _block_events(index: int, block: Body) -> Iterator[tuple[str, Body]]:
         deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
     elif block["type"] == "tool_use":
-        given = json.dumps(block["input"], ensure_ascii=False)
-        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in (given[:5], given[5:]) if piece]
+        arguments = json.dumps(block["input"], ensure_ascii=False)
+        deltas = [
+            {"type": "input_json_delta", "partial_json": piece} for piece in (arguments[:5], arguments[5:]) if piece
+        ]
     for delta in deltas:
         yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
     yield "content_block_stop", {"type": "content_block_stop", "index": index}

@@ -100,11 +100,11 @@ def minute_of(looks: Sequence[Look], minute: float, requests: int, seconds: dict
     return Minute(
         minute=round(minute, 3),
         requests=requests,
-        resident=statistics.median(one.resident for one in looks),
-        resident_most=max(one.resident for one in looks),
-        proportional=statistics.median(one.proportional for one in looks),
-        open_files=min(one.open_files for one in looks),
-        threads=min(one.threads for one in looks),
+        resident=statistics.median(sample.resident for sample in looks),
+        resident_most=max(sample.resident for sample in looks),
+        proportional=statistics.median(sample.proportional for sample in looks),
+        open_files=min(sample.open_files for sample in looks),
+        threads=min(sample.threads for sample in looks),
         data=looks[-1].data,
         added_p50_ms=_added_ms(seconds, 0.5),
         added_p99_ms=_added_ms(seconds, 0.99),
@@ -126,7 +126,7 @@ def changes_of(minutes: Sequence[Minute]) -> dict[str, Change]:
 
 
 def _mean(minutes: Sequence[Minute], name: str) -> float:
-    values = [value for one in minutes if (value := getattr(one, name)) is not None]
+    values = [value for minute in minutes if (value := getattr(minute, name)) is not None]
     return statistics.fmean(values) if values else 0.0
 
 

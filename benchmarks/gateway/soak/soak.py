@@ -117,11 +117,11 @@ async def _ask(traffic: Traffic, options: SoakOptions, began: float) -> None:
 
 async def _looks(pid: int, data: Path, until: float) -> list[Look]:
     """One look every few seconds, the last one then."""
-    found: list[Look] = []
-    while not found or time.monotonic() < until:
+    looks: list[Look] = []
+    while not looks or time.monotonic() < until:
         await asyncio.sleep(min(_LOOK_SECONDS, max(until - time.monotonic(), 0.0)))
-        found.append(await asyncio.to_thread(look, pid, data))
-    return found
+        looks.append(await asyncio.to_thread(look, pid, data))
+    return looks
 
 
 def _results(rows: list[Minute], options: SoakOptions, traffic: Traffic, before: Look, after: Look) -> SoakResults:
@@ -166,7 +166,7 @@ async def caught_up(url: str) -> None:
 @click.option("--most-growth", type=float, default=5.0, help="Percent of memory, files and threads.")
 @out_option
 @json_option
-def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: Any) -> None:
+def soak_command(most_growth: float, out: Path | None, as_json: bool, **arguments: Any) -> None:
     """Whole answers, streams, streams that are left, tools, agents' sessions, bodies and answers of 1 MB, embeddings,
     feedback and refused requests, in a fixed mix, through one `aio serve` with stored keys, budgets, records, cache
     and quality loop, to a server that answers at once.
@@ -178,7 +178,7 @@ def soak_command(most_growth: float, out: Path | None, as_json: bool, **given: A
     """
 
     try:
-        options = SoakOptions(**given)
+        options = SoakOptions(**arguments)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if out is not None:

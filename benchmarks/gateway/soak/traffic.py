@@ -189,13 +189,13 @@ class Traffic:
 
     async def _embeddings(self, random: Random) -> None:
         texts = [_words(random, 60) for _ in range(4)]
-        found = await self._asked("/v1/embeddings", {"model": EMBEDDER, "input": texts})
-        _require(len(found["data"]) == len(texts), f"{len(found['data'])} vectors")
+        embedded = await self._asked("/v1/embeddings", {"model": EMBEDDER, "input": texts})
+        _require(len(embedded["data"]) == len(texts), f"{len(embedded['data'])} vectors")
 
     async def _feedback(self, random: Random) -> None:
         request_id = (await self._chat(_body(random)))["id"]
-        given = {"request_id": request_id, "rating": random.choice(["up", "down"])}
-        taken = await self._asked("/v1/feedback", given)
+        feedback = {"request_id": request_id, "rating": random.choice(["up", "down"])}
+        taken = await self._asked("/v1/feedback", feedback)
         _require(taken.get("request_id") == request_id, taken)
 
     async def _bad_key(self, random: Random) -> None:
@@ -211,8 +211,8 @@ class Traffic:
         await self._asked(CHAT, _body(random) | {"model": "no-such-model"}, expected=404)
 
     async def _chat(self, body: Json, headers: dict[str, str] | None = None) -> Json:
-        found: Json = await self._asked(CHAT, body, headers)
-        return found
+        answer: Json = await self._asked(CHAT, body, headers)
+        return answer
 
     async def _asked(self, path: str, body: Json, headers: dict[str, str] | None = None, *, expected: int = 200) -> Any:
         self.requests += 1
@@ -230,9 +230,9 @@ class Traffic:
         return lines
 
 
-def _require(is_so: bool, found: object) -> None:
+def _require(is_so: bool, actual: object) -> None:
     if not is_so:
-        raise UnexpectedAnswerError(str(found))
+        raise UnexpectedAnswerError(str(actual))
 
 
 def _words(random: Random, count: int) -> str:

@@ -77,10 +77,10 @@ def answer_to(asked: Json) -> Json:
     text = last["content"] if isinstance(last["content"], str) else msgspec.json.encode(last["content"]).decode()
     random = Random(zlib.crc32(text.encode()))
     if asked.get("tools") and last["role"] != "tool":
-        given = {"query": " ".join(random.choices(TOPICS.split(), k=12)), "page": random.randrange(100)}
+        arguments = {"query": " ".join(random.choices(TOPICS.split(), k=12)), "page": random.randrange(100)}
         function = {
             "name": asked["tools"][0]["function"]["name"],
-            "arguments": msgspec.json.encode(given).decode(),
+            "arguments": msgspec.json.encode(arguments).decode(),
         }
         call = {"id": f"call_{random.randrange(1 << 40):010x}", "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -125,8 +125,8 @@ def _embeddings(asked: Json) -> Json:
     texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
     random = Random(len(texts))
     rows = [
-        {"object": "embedding", "index": place, "embedding": [random.uniform(-1, 1) for _ in range(_DIMENSIONS)]}
-        for place in range(len(texts))
+        {"object": "embedding", "index": index, "embedding": [random.uniform(-1, 1) for _ in range(_DIMENSIONS)]}
+        for index in range(len(texts))
     ]
     tokens = sum(len(text) // 5 + 1 for text in texts)
     return {
