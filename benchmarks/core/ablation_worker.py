@@ -280,5 +280,5 @@ async def measure(task: ArmTask) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given = msgspec.json.decode(sys.stdin.buffer.read(), type=ArmTask)
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measure(given))))
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=ArmTask)
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measure(task))))

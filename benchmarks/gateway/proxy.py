@@ -170,7 +170,7 @@ async def one_round(target: Target, stream: bool, offered: float, is_open: bool,
     errors = 0
     began = time.perf_counter()
 
-    async def one(asker: Asker, due: float) -> None:
+    async def timed(asker: Asker, due: float) -> None:
         nonlocal errors
         if await asker.ask():
             times.append(time.perf_counter() - due)
@@ -179,14 +179,14 @@ async def one_round(target: Target, stream: bool, offered: float, is_open: bool,
 
     async def closed(asker: Asker) -> None:
         while time.perf_counter() - began < seconds:
-            await one(asker, time.perf_counter())
+            await timed(asker, time.perf_counter())
 
     async def opened(idle: list[Asker], due: float) -> None:
         asker = idle.pop() if idle else await connected()
         # A server closes what was idle for some seconds.
         if asker.lost:
             asker = await connected()
-        await one(asker, due)
+        await timed(asker, due)
         idle.append(asker)
 
     if is_open:

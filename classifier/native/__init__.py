@@ -20,6 +20,6 @@ MISSING = ""
 if os.environ.get("AIO_NATIVE") == "off":
     KERNELS = None
 elif getattr(KERNELS, "VERSION", None) != _VERSION:
-    found = "no native kernels for decisions" if KERNELS is None else "native kernels for decisions of other sources"
-    MISSING = f"{found}, using slower numpy: install a C++ compiler and reinstall"
+    problem = "no native kernels for decisions" if KERNELS is None else "native kernels for decisions of other sources"
+    MISSING = f"{problem}, using slower numpy: install a C++ compiler and reinstall"
     KERNELS = None

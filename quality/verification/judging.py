@@ -102,7 +102,7 @@ async def objection(
         usage.extend(said.usage)
         return said
 
-    async def found() -> str | None:
+    async def contradiction() -> str | None:
         second = await again()
         if not second.is_whole:
             return f"the second answer of tier {compared.tier} is empty or was cut off"
@@ -123,7 +123,7 @@ async def objection(
         return f"tier {compared.other} agrees with it: {said.reason}" if said.no_worse else None
 
     # A check of the answer itself needs no opinion.
-    because = await found() if opinions and compared.basis != "check" else None
+    because = await contradiction() if opinions and compared.basis != "check" else None
     return because, tuple(usage)
 
 
