@@ -141,10 +141,8 @@ class Panel:
         self, prompt: str, answer: str, reference_answer: str, seen: Seen
     ) -> dict[str, JudgeVerdict]:
         """Return the verdict of the judge that asks a model on a pair that a rule decided, if it is wanted."""
-        judge = next(
-            (judge for judge in self.judges if judge.fingerprint is not None and judge.name in self._trusted),
-            None,
-        )
+        trusted = (judge for judge in self.judges if judge.fingerprint is not None and judge.name in self._trusted)
+        judge = next(trusted, None)
         if judge is None or answer.strip() == reference_answer.strip():
             return {}
         rates = self.calibrations[judge.name].in_use
