@@ -27,14 +27,14 @@ def main(model: str, compute: MeasuredCompute, cache_dir: Path, report: Path) ->
     from quality.evaluation.model_outputs import Side, Variant
     from quality.evaluation.quantised_model import compare_models
 
-    found = compare_models(
+    quality_report = compare_models(
         Side(model, Variant("float32", "float32")),
         Side(model, Variant(compute, "bfloat16")),
         cache_dir,
         limits=DEFAULT_LIMITS,
         effort=Effort(text_tokens=TEXT_TOKENS, generations=0),
     )
-    write_report(found, report)
+    write_report(quality_report, report)
 
 
 if __name__ == "__main__":
