@@ -339,6 +339,7 @@ def test_the_acceptance_of_a_pair_is_counted_under_its_targets_name_by_place() -
     share = counted["accepted_tokens_total"] / counted["draft_tokens_total"]
     assert 0.3 < share < 0.9
     assert sum(by_place) == counted["accepted_tokens_total"]
+    assert by_place[0] <= counted["drafts_total"], "a draft has one token at each place"
     assert by_place == sorted(by_place, reverse=True), "a token is accepted only after those before it"
     # Each verified draft adds a token of the target's own; the first and perhaps the last come without a draft.
     assert 58 <= counted["drafts_total"] + counted["accepted_tokens_total"] <= 59

@@ -139,10 +139,11 @@ def test_sequences_with_and_without_drafts_are_drawn_in_one_step():
     params = SamplingParams(temperature=0.8)
     logits, q = logits_of(9, 5), distribution(logits_of(2, 1)[0].numpy(), spec_of(params, 2))
     plain, drafted, rejecting = (spec_of(params, seed) for seed in range(3))
+    right = sample(logits[1:2], [drafted])[0].token_id
     shares = [
         ScheduledSequence("a", [4], 3, [0], plain),
         ScheduledSequence("chunk", [4, 5], 0, [1], None),
-        share(drafted, [7]),
+        share(drafted, [right]),
         share(rejecting, [8], [q]),
     ]
     assert verification_rows(shares) == [0, 3, 4, 5, 6]
@@ -150,7 +151,8 @@ def test_sequences_with_and_without_drafts_are_drawn_in_one_step():
 
     assert together[1] == []
     assert together[0] == [sample(logits[:1], [plain])[0]]
-    assert together[2] == draw(logits[1:3], [share(drafted, [7])])[0]
+    assert together[2] == draw(logits[1:3], [share(drafted, [right])])[0]
+    assert [len(tokens) for tokens in together[:3]] == [1, 0, 2]
     assert together[3] == draw(logits[3:5], [share(rejecting, [8], [q])])[0]
 
 
