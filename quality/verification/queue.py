@@ -31,7 +31,7 @@ from migrations.tables.audit import erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
-from quality.estimates.verified_sample import UNCERTAIN, newest_verifications
+from quality.estimates.verified_sample import UNCERTAIN, by_a_judge, newest_verifications
 from quality.records.record import Record, consent_of
 from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
@@ -374,14 +374,17 @@ class VerificationQueue:
             return await self._own(connection, key_id, now)
 
     async def depth(self) -> Depth:
-        """Count the waiting rows, and among the newest those done and failed, with their labels."""
-        newest = newest_verifications().c
+        """Count the waiting rows, and among the newest those done and failed, with their labels. What people rated is
+        no verification."""
+        verdicts = newest_verifications()
+        newest = verdicts.c
         waiting = select(func.count()).where(verifications.c.status == "pending")
         doubted = func.count(case((newest.label == UNCERTAIN, 1)))
         ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label), doubted)
+        ended = ended.where(by_a_judge(verdicts)).group_by(newest.status)
         async with self._engine.connect() as connection:
             pending = await connection.scalar(waiting) or 0
-            rows = {status: counts for status, *counts in await connection.execute(ended.group_by(newest.status))}
+            rows = {status: counts for status, *counts in await connection.execute(ended)}
         done, labelled, uncertain = rows.get("done", (0, 0, 0))
         return Depth(
             pending=pending,

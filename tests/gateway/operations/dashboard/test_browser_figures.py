@@ -88,7 +88,8 @@ def _traffic(connection: Connection, keys: dict[str, str]) -> None:
         for n in range(FAILED)
     ]
     spent = {**usual, "request_id": "spent", "created_at": now - 10, "key_id": keys["nightly"], "cost_usd": 2.0}
-    _insert(connection, requests, [*answered, *failed, spent])
+    nearly = {**spent, "request_id": "nearly", "created_at": now - 20, "key_id": keys["batch-jobs"], "cost_usd": 0.999}
+    _insert(connection, requests, [*answered, *failed, spent, nearly])
     decided = {
         "tier": 1, "classifier_version": "v", "prediction_kind": "measured", "novelty": 0.1, "decision": decision,
     }  # fmt: skip
@@ -102,13 +103,13 @@ def _traffic(connection: Connection, keys: dict[str, str]) -> None:
 def _refusals(connection: Connection, keys: dict[str, str]) -> None:
     """Most are over the budget of one key, others over the limits of five."""
     now = time.time()
-    minute = now // MINUTE * MINUTE - 5 * MINUTE
+    minute = now // MINUTE * MINUTE
     counts = [("insufficient_quota", "batch-jobs", 412)]
     counts += [("rate_limit_exceeded", name, 50 - 10 * n) for n, name in enumerate(BUSIEST)]
     usual = {"status": 429, "reason": "", "path": "", "last_request_id": "", "last_message": None}
     rows = [
         {**usual, "refusal_id": f"{code}{name}", "code": code, "key_id": keys[name], "count": count}
-        | {"created_at": minute, "last_at": minute + 30}
+        | {"created_at": minute, "last_at": now}
         for code, name, count in counts
     ]
     _insert(connection, refused_requests, rows)
@@ -192,7 +193,7 @@ def test_failed_requests_are_in_no_line_of_a_tier(page: Page) -> None:
     cells = values.locator("tbody tr td:nth-child(3)").all_text_contents()
     assert {float(cell) for cell in cells if cell != "–"} == {0.0}
     expect(figure(page, "Failed")).to_contain_text(f"{FAILED}")
-    expect(figure(page, "Requests")).to_contain_text(f"{ANSWERS + FAILED + 1}")
+    expect(figure(page, "Requests")).to_contain_text(f"{ANSWERS + FAILED + 2}")
 
 
 def test_the_page_on_routing_asks_a_question_and_answers_it_first(page: Page) -> None:
@@ -221,6 +222,7 @@ def test_complaints_of_people_are_not_in_the_quality_that_is_kept(page: Page) ->
     expect(figure(page, "Quality kept")).to_contain_text(f"of the last {ANSWERS} verified")
     page.goto("/admin/quality")
     expect(figure(page, "Quality kept")).to_contain_text("70.0%")
+    expect(figure(page, "Verified")).to_contain_text(re.compile(rf"^{ANSWERS}0 waiting"))
     page.goto("/admin/routing")
     expect(row(page, "How good the tiers are", "tier-2")).to_contain_text(f"0 of {FAILED}")
 
