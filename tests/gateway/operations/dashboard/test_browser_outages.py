@@ -1,11 +1,15 @@
 """The dashboard without traffic, while the database is down, and after its core has died."""
 
+import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 # A missing package only fails a run that requires it.
@@ -69,12 +73,35 @@ def test_an_empty_installation_says_what_is_missing_on_every_page(installation: 
         expect(page.get_by_text(said)).to_be_visible()
 
 
+@contextmanager
+def requests_locked(server: PostgresServer) -> Iterator[None]:
+    """Let queries of the stored requests wait. Playwright's event loop is this thread's."""
+    locked, seen = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(host="127.0.0.1", port=server.port, user="aio", database="postgres")
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE requests IN ACCESS EXCLUSIVE MODE")
+            locked.set()
+            await asyncio.to_thread(seen.wait)
+        await connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(asyncio.run, hold())
+        assert locked.wait(60)
+        try:
+            yield
+        finally:
+            seen.set()
+            holding.result()
+
+
 def test_figures_that_are_being_read_are_loading_and_then_come_by_themselves(
     installation: Installation, postgres_server: PostgresServer
 ) -> None:
     page, _ = installation
     page.goto(PATHS["Overview"])
-    with postgres_server.suspended():
+    with requests_locked(postgres_server):
         page.goto("/admin?span=7d")
         for label in ("Refused", "Failed"):
             figure = page.locator(".figure").filter(has=page.get_by_text(label, exact=True))
