@@ -269,5 +269,9 @@ def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
 
 def overflow(page: Page, width: int) -> int:
     """Return by how many pixels the page is wider than a screen of that width."""
+    usual = page.viewport_size
     page.set_viewport_size({"width": width, "height": 740})
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+    wider = int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+    if usual is not None:
+        page.set_viewport_size(usual)
+    return wider
