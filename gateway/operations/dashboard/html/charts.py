@@ -188,9 +188,9 @@ def time_marks(times: Sequence[float]) -> list[TimeMark]:
 
 def _time_mark(share: float, label: str, title: str = "") -> TimeMark:
     """Return a mark whose label does not leave the axis."""
-    place, half = share * WIDTH, len(label) * _LETTER / 2
-    anchor = "start" if place < half else "end" if place > WIDTH - half else "middle"
-    return TimeMark(place, label, anchor, title)
+    mark_x, half = share * WIDTH, len(label) * _LETTER / 2
+    anchor = "start" if mark_x < half else "end" if mark_x > WIDTH - half else "middle"
+    return TimeMark(mark_x, label, anchor, title)
 
 
 def event_marks(times: Sequence[float], events: Sequence[Event]) -> list[TimeMark]:
