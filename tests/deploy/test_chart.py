@@ -251,6 +251,8 @@ def test_autoscalers_keep_the_warm_pool_and_scale_what_is_there(name: str, relea
         assert 3 <= spec["minReplicaCount"] <= spec["maxReplicaCount"] == 32
         target = of_kind(objects, spec["scaleTargetRef"]["kind"])[spec["scaleTargetRef"]["name"]]
         assert "replicas" not in target["spec"]
+        by_utilisation = [one for one in spec["triggers"] if one.get("name") == "gpu_utilization"]
+        assert [one["metadata"]["threshold"] for one in by_utilisation] in ([], ["70"])
     metrics = of_kind(releases["everything"], "HorizontalPodAutoscaler")["aio-gpu-70b"]["spec"]["metrics"]
     by_name = {metric["external"]["metric"]["name"]: metric["external"]["target"] for metric in metrics}
     assert by_name["gpu_utilization"] == {"type": "Value", "value": "70"}

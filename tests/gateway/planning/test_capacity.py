@@ -117,6 +117,8 @@ def test_two_step_times_predict_the_voice_bot_table_within_twelve_percent():
 
 def test_fifty_million_requests_a_day_are_579_a_second():
     assert round(per_second(50_000_000)) == 579
+    found = plan(replica_profile(L4), Workload(rate=per_second(50_000_000), prompt_tokens=200, output_tokens=200))
+    assert found.in_flight == pytest.approx(579 * found.each.e2e_s, rel=1e-3)
 
 
 def test_source_003s_edge_takes_eighteen_nodes():
