@@ -19,7 +19,8 @@ _ALL_PASSED, _SOME_FAILED = 0, 1
 
 
 class ScratchCopy:
-    """A copy of the files of a checkout and of its compiled modules, with the checkout's virtual environment."""
+    """A copy of the files of a checkout and of its compiled modules, with the checkout's virtual environment, as a
+    checkout of one commit of its own: tests ask for the commit of the code."""
 
     def __init__(self, folder: Path, source: Path = ROOT) -> None:
         self._folder = folder
@@ -31,6 +32,9 @@ class ScratchCopy:
                 shutil.copy2(source / name, folder / name)
         if (source / ".venv").is_dir():
             (folder / ".venv").symlink_to((source / ".venv").resolve())
+        author = ("-c", "user.name=copy", "-c", "user.email=copy@localhost")
+        for command in (("init",), ("add", "."), (*author, "commit", "--message=copy")):
+            subprocess.run(["git", *command], cwd=folder, capture_output=True, check=True)
 
     @contextmanager
     def edited(self, edits: Sequence[Edit]) -> Iterator[None]:

@@ -47,6 +47,16 @@ async def test_an_answer_with_an_adapter_is_another_one_and_the_same_each_time(a
     assert sql == await said(aio, f"{INT4}:sql")
 
 
+async def test_no_answer_with_an_adapter_is_kept_since_its_name_may_get_other_weights(aio: RunningGateway) -> None:
+    async def uses(model: str) -> list[str]:
+        body = {"model": model, "messages": [{"role": "user", "content": "Which keys?"}], "max_tokens": 4}
+        answers = [await aio.http.post("/v1/chat/completions", json=body | {"temperature": 0}) for _ in range(2)]
+        return [answer.headers["x-aio-cache"] for answer in answers]
+
+    assert await uses("tier-1:sql") == ["miss", "miss"]
+    assert await uses("tier-1") == ["miss", "hit"]
+
+
 async def test_the_record_says_what_was_asked_for(aio: RunningGateway) -> None:
     answer = await aio.http.post(
         "/v1/chat/completions",

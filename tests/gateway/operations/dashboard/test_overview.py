@@ -66,8 +66,10 @@ async def _done(gateway: RunningGateway) -> set[str]:
 
 
 async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
-    for model in ("tier-1", "tier-1", "tier-3"):
-        await aio.openai.chat.completions.create(model=model, messages=HELLO)
+    charged = dict.fromkeys(range(1, 5), 0.0)
+    for tier in (1, 1, 3):
+        answer = await aio.openai.chat.completions.create(model=f"tier-{tier}", messages=HELLO)
+        charged[tier] += answer.model_extra["x_aio"]["cost_usd"]
     await aio.operations.readiness.ledger.flush()
     _forget(aio)
     now = (await admin.get("/admin/api/overview")).json()
@@ -77,7 +79,8 @@ async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway,
     assert first["ttft_seconds"]["p50"] > 0
     assert first["e2e_seconds"]["p99"] >= first["e2e_seconds"]["p50"]
     assert overall["requests"] == 3
-    assert overall["cost_usd"] == pytest.approx(sum(tier["cost_usd"] for tier in now["tiers"]))
+    assert [tier["cost_usd"] for tier in now["tiers"]] == pytest.approx([*charged.values()])
+    assert overall["cost_usd"] == pytest.approx(sum(charged.values()))
     assert overall["requests_per_second"] == pytest.approx(3 / now["window_seconds"])
     rows = list(csv.DictReader(io.StringIO((await admin.get("/admin/api/overview?format=csv")).text)))
     assert [row["tier"] for row in rows] == ["", "1", "2", "3", "4"]
