@@ -95,8 +95,9 @@ def test_the_fitted_logistic_is_the_minimum_that_scipy_finds(
     exact = minimize(loss, np.zeros(dims + 1), jac=True, method="L-BFGS-B", options=tight)
     coef, bias = fit_logistic(x, y, w, c=c)
 
-    assert loss(np.append(coef, bias))[0] == pytest.approx(exact.fun, rel=1e-6)
-    assert np.append(coef, bias) == pytest.approx(exact.x, abs=2e-2 * max(1.0, np.abs(exact.x).max()))
+    assert loss(np.append(coef, bias))[0] == pytest.approx(exact.fun, rel=1e-5)
+    # With as many dimensions as rows the loss is nearly flat along some: there only what is predicted is determined.
+    assert expit(x @ coef + bias) == pytest.approx(expit(x @ exact.x[:-1] + exact.x[-1]), abs=1e-2)
 
 
 def test_sparse_rows_are_fitted_as_dense_ones() -> None:
