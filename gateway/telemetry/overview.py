@@ -244,20 +244,20 @@ class Live:
         self.tables_reading: tuple[asyncio.Future[bool], float] | None = None
 
     async def follow(self) -> None:
-        """Take a sample now and every `SAMPLE_SECONDS` until cancelled."""
+        """Read what the database says now, and take a sample every `SAMPLE_SECONDS` until cancelled."""
+        step = self._read_stored
         while True:
             try:
-                await self.sample()
+                await step()
             except Exception:
                 # A failed read is retried with the next sample.
                 log.exception("the overview was not sampled")
             await asyncio.sleep(SAMPLE_SECONDS)
+            step = self.sample
 
     async def sample(self) -> None:
         """Read what the database says, and evaluate the alerts."""
-        if self._quality is not None:
-            self._upgrade = await self._quality()
-        await self._look_at_saving()
+        await self._read_stored()
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
@@ -265,6 +265,11 @@ class Live:
         tiers, gpus = self._routing.served.tiers.values(), self._metrics.gpus.readings
         figures = alert_figures(levels, self._stats, tiers, gpus, days)
         self._alerts = over_limit(figures, self._since, now.at)
+
+    async def _read_stored(self) -> None:
+        if self._quality is not None:
+            self._upgrade = await self._quality()
+        await self._look_at_saving()
 
     async def _look_at_saving(self) -> None:
         """Read what was saved, unless reading it would take more than `SAVED_SHARE` of the time."""

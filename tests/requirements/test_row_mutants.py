@@ -64,6 +64,7 @@ def repository(tmp_path: Path) -> Path:
     return source
 
 
+@pytest.mark.processes
 def test_a_mutant_is_killed_by_a_test_that_notices_it_and_lives_else(repository: Path, tmp_path: Path) -> None:
     copy = ScratchCopy(tmp_path / "copy", repository)
     edit = Edit("sums.py", "sum(numbers)", "max(numbers)")

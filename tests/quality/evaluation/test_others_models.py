@@ -199,6 +199,7 @@ async def test_what_the_catalogue_names_as_unmeasured_is_in_no_doubt(tmp_path: P
     assert not comparer.compared
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(600)
 async def test_a_file_is_measured_against_its_own_weights_in_full_arithmetic(tmp_path: Path) -> None:
     """By the real process: the report is of these weights and this arithmetic, and has the figures of text."""
