@@ -78,7 +78,8 @@ async def test_pages_answer_why_an_app_gets_a_429(aio: ServedProcess) -> None:
         assert "Try again in" in shown
 
         async def told() -> bool:
-            return ">2 × rate_limit_exceeded</a>" in (await browser.get("/admin")).text
+            shown = (await browser.get("/admin")).text
+            return "2 over a rate limit" in shown and "slow" in shown
 
         await eventually(told, 0.5)
     assert aio.admin.get("/admin/api/traffic").json()["together"]["refused"] == 2
