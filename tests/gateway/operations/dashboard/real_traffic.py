@@ -96,6 +96,24 @@ def order(gateway: ServedProcess) -> None:
     gateway.client = gateway.client.with_options(api_key=made.json()["key"])
 
 
+def meet_limits(gateway: ServedProcess) -> None:
+    """Let a key exceed its rate limit and another its budget, and reload the catalogue; then a third one asks."""
+    with administration(gateway) as admin:
+
+        def key(name: str, **terms: int) -> str:
+            secret: str = admin.post("/admin/api/keys", json={"name": name, "terms": terms}).json()["key"]
+            return secret
+
+        nightly, trial = key("nightly-batch", requests_per_minute=6), key("trial")
+        budget = {"kind": "key", "subject": "trial", "period": "month", "amount_usd": 0.00003}
+        admin.put("/admin/api/budgets", json=budget)
+        for secret, count in ((nightly, 40), (trial, 12)):
+            for _ in range(count):
+                gateway.ask(key=secret, max_tokens=2)
+        admin.post("/v1/admin/reload", json={"reason": "after a check of the file"})
+        gateway.client = gateway.client.with_options(api_key=key("reports"))
+
+
 def _refused(answer: httpx.Response) -> None:
     if answer.is_error:
         answer.read()

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.admin.routes import PAGES
 from gateway.telemetry.overview import SAMPLE_SECONDS
-from quality.evaluation.everyday_tasks import everyday_tasks
 from quality.evaluation.ladder import measured_tasks
 from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
@@ -24,6 +23,7 @@ from tests.gateway.operations.dashboard.real_traffic import (
     ask,
     ask_until_judged_worse,
     complain,
+    meet_limits,
     order,
     rate,
     retrain,
@@ -36,11 +36,15 @@ from tests.support.served import ServedProcess, served
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 # Long pages end in long tables, whose start is enough.
-MOST_HEIGHT = {"/requests": 1000, "/system": 665}
+MOST_HEIGHT = {"/requests": 1000, "/system": 900}
 USUAL_MOST_HEIGHT = 2200
 PROMPTS, SAMPLES = 12, 6
 # Asked last, since the overview's tables are of five minutes, and judging the others may take longer.
 RECENT = 24
+BEFORE_LIMITS = 90
+OF_FIGURES = ("/", "/routing", "/quality")
+"""Pages whose figures complaints would make."""
+EMPTY = ("/sessions",)
 # The request in the picture: `auto` chose its tier, and it has positive feedback.
 TYPICAL = (
     "What causes the seasons on Earth? A. its distance from the sun B. the tilt of its axis C. its speed D. the moon"
@@ -62,7 +66,7 @@ def take(folder: Path) -> None:
         with chromium() as browser:
             _every_page(browser, gateway, folder, request_id)
             _login(browser, gateway, folder)
-    _overview(folder)
+    _figures(folder)
 
 
 def _first_day(folder: Path) -> None:
@@ -78,30 +82,33 @@ def _first_day(folder: Path) -> None:
         page.locator("#help").screenshot(path=folder / "dashboard-first-curve.png")
 
 
-def _overview(folder: Path) -> None:
-    """The overview of what `make run` serves: the ladder, asked tasks in wordings that its adapter never saw and
-    everyday questions, by turns, without complaints or other traffic that would make its figures."""
-    learned = (task.prompt for task in measured_tasks(1, "held-out"))
-    everyday = (task.prompt for task in everyday_tasks(seed=3, per_level=2))
-    watched = {"AIO_ADMIN_KEYS": f"boss={ADMIN}", **WATCHED}
+def _figures(folder: Path) -> None:
+    """The pages of figures of the ladder of `make run`: asked tasks that its adapter learned, in wordings that it never
+    saw, while a key meets its rate limit and another its budget, and the catalogue is reloaded."""
+    prompts = [task.prompt for task in measured_tasks(3, "held-out")]
+    # At the price of verifying every answer nothing would be saved.
+    watched = {"AIO_ADMIN_KEYS": f"boss={ADMIN}", **WATCHED, "AIO_SAMPLING_RATE": "0.5"}
     with (
         tempfile.TemporaryDirectory() as data,
         served(Path(data), Path(data) / "cache", "--catalog", "ladder", environment=watched) as gateway,
     ):
         gateway.until_whole()
-        prompts = [prompt for pair in zip(learned, everyday, strict=False) for prompt in pair]
-        for prompt in prompts[:-RECENT]:
+        for number, prompt in enumerate(prompts[:-RECENT]):
+            if number == BEFORE_LIMITS:
+                meet_limits(gateway)
             ask(gateway, "auto", prompt, 256)
         until_judged(gateway)
         for prompt in prompts[-RECENT:]:
             ask(gateway, "auto", prompt, 256)
         with chromium() as browser:
-            _whole(
-                signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE)), folder / "dashboard-overview.png"
-            )
+            page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
+            for path in OF_FIGURES:
+                page.goto(f"/admin{path}".rstrip("/") + "?span=15m")
+                _whole(page, folder / f"dashboard-{name_of(path)}.png")
             for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
-                other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
-                signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+                other = signed_in(browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme))  # type: ignore[arg-type]
+                other.goto("/admin?span=15m")
+                other.screenshot(path=folder / f"dashboard-overview-{name}.png")
 
 
 @contextmanager
@@ -149,7 +156,8 @@ def _lived_in(gateway: ServedProcess) -> str:
 
 def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_id: str) -> None:
     page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
-    for path in (*(one.path for one in PAGES if name_of(one.path) != "overview"), "/quality/review", "/system/alerts"):
+    shown = [one.path for one in PAGES if one.path not in (*OF_FIGURES, *EMPTY)]
+    for path in (*shown, "/quality/review", "/system/alerts"):
         page.goto(f"/admin{path}".rstrip("/"))
         _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
     page.goto("/admin/try")
@@ -174,7 +182,7 @@ def _whole(page: Page, path: Path, most: int = USUAL_MOST_HEIGHT) -> None:
 def _login(browser: Browser, gateway: ServedProcess, folder: Path) -> None:
     page = browser.new_context(base_url=gateway.url, viewport=SIZE).new_page()
     page.goto("/admin/login")
-    page.screenshot(path=folder / "dashboard-login.png", clip={"x": 340, "y": 0, "width": 600, "height": 420})
+    page.screenshot(path=folder / "dashboard-login.png", clip={"x": 340, "y": 0, "width": 600, "height": 470})
 
 
 def shrink(folder: Path) -> None:

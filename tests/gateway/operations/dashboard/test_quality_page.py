@@ -179,6 +179,7 @@ async def test_with_a_monitor_there_are_estimates_and_a_retraining_is_ordered(se
             page = await client.get(DETAILS)
             for said in ("of a budget of", "15.0% of the last 100", "Drift"):
                 assert said in page.text
+            assert "nothing drifts; 0 labelled, 50 needed before an alarm" in (await client.get(PAGE)).text
             assert (await submit(client, page, f"{PAGE}/retrain", reason=SCRIPT)).status_code == 303
             await loop.retraining_ended()
             page = await client.get(DETAILS)
