@@ -311,7 +311,7 @@ async def _context(operations: Operations, now: Overview, traffic: Traffic | Non
         "traffic": traffic,
         "charted": charted,
         # Nothing to chart: the page says what to do instead.
-        "quiet": not now.overall.requests and not charted and (traffic is not None or waiting != "loading"),
+        "quiet": traffic is not None and not charted and not now.overall.requests,
         "waiting": waiting,
         "is_verified": operations.quality_loop is not None,
         "problems": operations.readiness.problems,

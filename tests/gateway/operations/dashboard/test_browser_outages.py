@@ -102,12 +102,12 @@ def test_figures_that_are_being_read_are_loading_and_then_come_by_themselves(
     page, _ = installation
     page.goto(PATHS["Overview"])
     with requests_locked(postgres_server):
-        page.goto("/admin?span=7d")
+        page.goto("/admin?span=15m")
         for label in ("Refused", "Failed"):
             figure = page.locator(".figure").filter(has=page.get_by_text(label, exact=True))
             expect(figure).to_contain_text("loading")
         expect(page.get_by_text("Charts: loading.")).to_be_visible()
-    expect(page.get_by_text("No request in the last 7 days.").first).to_be_visible()
+    expect(page.get_by_text("No request in the last 15 minutes.").first).to_be_visible()
     expect(page.get_by_text("loading")).to_have_count(0)
 
 
