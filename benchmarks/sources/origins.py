@@ -124,14 +124,14 @@ def origins(files: tuple[Path, ...], folder: Path, mark: bool, old: bool) -> Non
     """
 
     record_measured(list(files))
-    marks = {path.name: ages.mark_of(path, origin_of(path).commit, folder) for path in measurements_of(folder)}
+    origin_by_path = {path: origin_of(path) for path in measurements_of(folder)}
+    marks = {path.name: ages.mark_of(path, origin.commit, folder) for path, origin in origin_by_path.items()}
     if mark:
         ages.write_marks(folder, marks)
     rows = []
-    for path in measurements_of(folder):
+    for path, origin in origin_by_path.items():
         if old and not marks[path.name]:
             continue
-        origin = origin_of(path)
         days = (datetime.now(UTC).date() - date.fromisoformat(origin.day)).days if origin.day else None
         since = git(folder, "rev-list", "--count", f"{origin.commit.rstrip('+')}..HEAD") if origin.commit else None
         age = [UNKNOWN if days is None else str(days), UNKNOWN if since is None else since]

@@ -7,6 +7,7 @@ reads in full has huge pages: with small pages, address translation costs time.
 """
 
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -37,6 +38,22 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def tried_lock(path: Path) -> Iterator[bool]:
+    """Try to take the lock of a file that only its owner reads, and yield whether that was possible; the kernel gives
+    it back when the process ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

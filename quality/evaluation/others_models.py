@@ -6,16 +6,16 @@ own that takes one thread and is niced. The report is kept by the content of the
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
+from inference_core.io.files import tried_lock
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.native.control_groups import available_memory
@@ -80,7 +80,7 @@ class OthersModels:
     async def _measure(self, model: OthersModel) -> bool:
         """Measure a model, unless another process does: then return False."""
         model.report_path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(model.report_path.with_suffix(".lock")) as is_ours:
+        with tried_lock(model.report_path.with_suffix(".lock")) as is_ours:
             if not is_ours:
                 return False
             try:
@@ -132,15 +132,3 @@ def _require_memory(model: OthersModel, cache_dir: Path) -> None:
             f"elsewhere: aio quality compare FULL_PRECISION {model.path} --compute {model.compute} "
             f"--report {model.path}.{model.compute}.quality.json"
         )
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Try to take the lock; the kernel gives it back when the process ends."""
-    with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True

@@ -5,11 +5,10 @@ processes read the file, and one that may own engines takes over once the lock i
 """
 
 import asyncio
-import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from gateway.base.stores.followed_file import FollowedFile
 from gateway.base.stores.retries import background
 from gateway.runtime.engines.engine_process import TIMING, EngineProcess, Timing
-from inference_core.io.files import FILE_FORM
+from inference_core.io.files import FILE_FORM, tried_lock
 from tiers.catalog.catalog import Catalog
 from tiers.engines import EngineSpec, EngineStatus
 from tiers.errors import CatalogError
@@ -45,7 +44,7 @@ class ManagedEngine:
     async def own(self) -> None:
         """Run it as soon as no other process does; until then, follow that one."""
         while True:
-            with _locked(self._folder / f"{self._name}.lock") as is_ours:
+            with tried_lock(self._folder / f"{self._name}.lock") as is_ours:
                 if is_ours:
                     process = EngineProcess(
                         self._name, self._spec, self._folder, self._write, secret=self._secret, timing=self._timing
@@ -134,18 +133,3 @@ def _key_variables(catalog: Catalog) -> list[str]:
     names = {server.api_key_env for remote in remotes for server in remote.servers}
     names |= {remote.api_key_env for remote in remotes}
     return sorted(form for name in names if name is not None for form in (name, name + FILE_FORM))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Try to take the lock; the kernel gives it back when the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
