@@ -19,6 +19,8 @@ _OVERLAPS = """() => {
         const bounds = holder.getBoundingClientRect();
         box.left = Math.max(box.left, bounds.left);
         box.right = Math.min(box.right, bounds.right);
+        box.top = Math.max(box.top, bounds.top);
+        box.bottom = Math.min(box.bottom, bounds.bottom);
       }
       if (box.right - box.left > 1 && box.bottom - box.top > 1) seen.push({text: node.data.trim(), node, box});
     }

@@ -104,7 +104,7 @@ def test_expected_cost_and_quality_are_a_picture_that_a_target_moves_on(context:
     page = signed_in(context)
     page.goto("/admin/routing?quality_target=1")
     # On a phone charts are folded.
-    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    page.evaluate("for (const folded of document.querySelectorAll('details.fold')) folded.open = true")
     picture = card(page, "What would help").locator("figure.chart").first
     expect(picture.get_by_text("Cost and quality at every target")).to_be_visible()
     expect(picture.locator("svg[role=img] circle")).to_have_count(2)
