@@ -6,7 +6,7 @@ They have to fail. Survivors are printed, and the verdicts recorded with their c
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from benchmarks.requirements.evidence_runs import git
@@ -15,11 +15,11 @@ from tests.requirements.row_mutants import (
     ROOT,
     RecordedVerdict,
     RowMutant,
+    add_to_record,
     digest_of,
     read_mutants,
     read_record,
     requirements_by_key,
-    write_record,
 )
 from tests.requirements.scratch_copy import ScratchCopy, scratch_copy
 
@@ -42,10 +42,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [mutant for mutant in read_mutants().mutants if _is_chosen(mutant.row, options.rows)]
     if options.changed:
         chosen = [mutant for mutant in chosen if not _is_current(mutant, rows[mutant.row], recorded)]
-    verdicts = _tested(chosen, rows, recorded, passing=options.passing, seconds=options.seconds)
-    if options.keep:
-        keys = {mutant.key for mutant in read_mutants().mutants}
-        write_record({key: verdict for key, verdict in (recorded | verdicts).items() if key in keys})
+    verdicts: dict[str, RecordedVerdict] = {}
+    for key, verdict in _tested(chosen, rows, recorded, passing=options.passing, seconds=options.seconds):
+        verdicts[key] = verdict
+        print(f"{verdict.verdict:8} {key}: {verdict.by}", file=sys.stderr, flush=True)
+        if options.keep:
+            add_to_record({key: verdict})
     bad = {key: verdict for key, verdict in verdicts.items() if verdict.verdict != "killed"}
     print(
         f"{len(verdicts) - len(bad)} of {len(verdicts)} killed, {len(chosen) - len(verdicts)} left out for lack of time"
@@ -71,11 +73,10 @@ def _tested(
     *,
     passing: bool,
     seconds: float,
-) -> dict[str, RecordedVerdict]:
-    """Return the verdicts by key, without those for which the time was too short."""
+) -> Iterator[tuple[str, RecordedVerdict]]:
+    """Yield each mutant's key and verdict, without those for which the time was too short."""
     commit = git(ROOT, "rev-parse", "--short=12", "HEAD") or "unknown"
     until = time.monotonic() + seconds
-    verdicts: dict[str, RecordedVerdict] = {}
     sound: dict[str, bool] = {}
     with scratch_copy() as copy:
         for mutant in mutants:
@@ -85,12 +86,10 @@ def _tested(
             if not passing and mutant.row not in sound:
                 sound[mutant.row] = copy.run(row.tests)[0] == "lives"
             if sound.get(mutant.row, True):
-                verdict = _verdict(copy, mutant, row, recorded, commit)
+                yield mutant.key, _verdict(copy, mutant, row, recorded, commit)
             else:
-                verdict = _record_of(mutant, row, commit, "error", "its tests do not pass without the mutant")
-            verdicts[mutant.key] = verdict
-            print(f"{verdict.verdict:8} {mutant.key}: {verdict.by}", file=sys.stderr, flush=True)
-    return verdicts
+                error = _record_of(mutant, row, commit, "error", "its tests do not pass without the mutant")
+                yield mutant.key, error
 
 
 def _verdict(

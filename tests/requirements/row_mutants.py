@@ -4,6 +4,7 @@ away, which the tests that the row names have to notice.
 `mutants.toml` has them, and for a row that can have none the reason.
 """
 
+import fcntl
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,9 +84,16 @@ def read_record(path: Path = RECORD) -> dict[str, RecordedVerdict]:
     return msgspec.json.decode(path.read_bytes(), type=dict[str, RecordedVerdict]) if path.is_file() else {}
 
 
-def write_record(verdicts: Mapping[str, RecordedVerdict], path: Path = RECORD) -> None:
-    """Save `verdicts` in place of those that are recorded."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts, order="sorted"), indent=1) + b"\n")
+def add_to_record(verdicts: Mapping[str, RecordedVerdict], path: Path = RECORD) -> None:
+    """Save `verdicts` with those that are recorded, without those of mutants that are no more.
+
+    Several runs may save at once.
+    """
+    with MUTANTS.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = {mutant.key for mutant in read_mutants().mutants}
+        kept = {key: verdict for key, verdict in (read_record(path) | verdicts).items() if key in keys}
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(kept, order="sorted"), indent=1) + b"\n")
 
 
 def requirements_by_key() -> dict[str, Requirement]:

@@ -10,9 +10,12 @@ import pytest
 from tests.requirements.row_mutants import (
     ROOT,
     Edit,
+    RecordedVerdict,
     RowMutant,
+    add_to_record,
     digest_of,
     read_mutants,
+    read_record,
     requirements_by_key,
 )
 from tests.requirements.scratch_copy import ScratchCopy
@@ -104,3 +107,15 @@ def test_a_digest_follows_the_mutant_the_code_and_the_named_tests(tmp_path: Path
         digests.add(digest_of(mutant, row, tmp_path))
     digests.add(digest_of(msgspec.structs.replace(mutant, claim="another"), row, tmp_path))
     assert len(digests) == 4
+
+
+def test_verdicts_are_added_to_those_that_are_recorded_and_those_of_lost_mutants_go(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    first, second = (mutant.key for mutant in FILE.mutants[:2])
+    killed = RecordedVerdict("killed", "test_it", "0123", "abc", "2026-01-01")
+    lives = msgspec.structs.replace(killed, verdict="lives", by="")
+    add_to_record({first: lives, "a mutant that is no more": killed}, path)
+    add_to_record({second: killed}, path)
+    assert read_record(path) == {first: lives, second: killed}
+    add_to_record({first: killed}, path)
+    assert read_record(path) == {first: killed, second: killed}
