@@ -7,8 +7,6 @@ own that takes one thread and is niced. The report is kept by the content of the
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import prod
@@ -19,6 +17,7 @@ from inference_core.io.files import tried_lock
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.native.control_groups import available_memory
+from quality.child_process import child_process
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.quality_gate import OthersModel, models_of_others
 
@@ -30,7 +29,6 @@ Compare = Callable[[OthersModel, Path], Awaitable[None]]
 _OTHERS_LOOK_SECONDS = 60.0
 # The weights in float32 and as they are served, at most as many bytes again, and what is computed with them.
 _BYTES_PER_WEIGHT, _WORKING_BYTES = 6, 2**30
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class MeasuringError(RuntimeError):
@@ -79,44 +77,32 @@ class OthersModels:
 
     async def _measure(self, model: OthersModel) -> bool:
         """Measure a model, unless another process does: then return False."""
-        model.report_path.parent.mkdir(parents=True, exist_ok=True)
-        with tried_lock(model.report_path.with_suffix(".lock")) as is_ours:
-            if not is_ours:
-                return False
-            try:
+        try:
+            model.report_path.parent.mkdir(parents=True, exist_ok=True)
+            with tried_lock(model.report_path.with_suffix(".lock")) as is_ours:
+                if not is_ours:
+                    return False
                 await asyncio.to_thread(_require_memory, model, self._cache_dir)
                 await self._compare(model, self._cache_dir)
-            except (MeasuringError, ModelFileError) as error:
-                self._failed[model.report_path] = str(error)
-                log.warning("model '%s', which others quantised, was not measured: %s", model.name, error)
-            else:
-                doubt = next((self._doubt(seen) for seen in await self._look() if seen.name == model.name), None)
-                log.log(
-                    logging.INFO if doubt is None else logging.WARNING,
-                    "model '%s', which others quantised: %s",
-                    model.name,
-                    doubt or "measured here, it is good enough for chats",
-                )
+        except (MeasuringError, ModelFileError, OSError) as error:
+            self._failed[model.report_path] = str(error)
+            log.warning("model '%s', which others quantised, was not measured: %s", model.name, error)
+            return True
+        doubt = next((self._doubt(seen) for seen in await self._look() if seen.name == model.name), None)
+        log.log(
+            logging.INFO if doubt is None else logging.WARNING,
+            "model '%s', which others quantised: %s",
+            model.name,
+            doubt or "measured here, it is good enough for chats",
+        )
         return True
 
 
 async def run_comparison(model: OthersModel, cache_dir: Path) -> None:
     """Compare in a process that ends with its caller. Raises `MeasuringError`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "quality.evaluation.measure_process",
-        str(model.path), model.compute, str(cache_dir), str(model.report_path),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **_ONE_THREAD},
-    )  # fmt: skip
-    try:
+    arguments = (str(model.path), model.compute, str(cache_dir), str(model.report_path))
+    async with child_process("quality.evaluation.measure_process", *arguments) as process:
         _, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
     if process.returncode:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise MeasuringError(f"the comparison ended with status {process.returncode}: {last}")

@@ -2,8 +2,6 @@
 messages between the two, exchanged as files."""
 
 import asyncio
-import os
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from quality.child_process import child_process
 from quality.comparison.decision_gain import Serving
 
 ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
@@ -56,10 +55,6 @@ class Train(Protocol):
         """Execute the order. Raises `TrainingProcessError`."""
 
 
-# One thread each: training must not take CPU cores from serving.
-_SINGLE_THREADED = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
 _ERROR_LINES = 20
 
 
@@ -69,30 +64,18 @@ class TrainingProcessError(RuntimeError):
 
 async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
     """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "quality.retraining.process_main",
-        str(folder),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **_SINGLE_THREADED},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with (
+            child_process("quality.retraining.process_main", str(folder), stdout=asyncio.subprocess.PIPE) as process,
+            asyncio.timeout(timeout_seconds),
+        ):
+            assert process.stdout is not None
+            assert process.stderr is not None
             last_words, _, code = await asyncio.gather(
                 _tail(process.stderr), _listen(process.stdout, on_progress), process.wait()
             )
     except TimeoutError as error:
         raise TrainingProcessError(f"training took longer than {timeout_seconds:.0f} s and was stopped") from error
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
     if code != 0:
         raise TrainingProcessError(f"training ended with exit status {code}: {last_words}")
 

@@ -159,6 +159,16 @@ async def test_a_comparison_that_fails_is_not_repeated_and_says_why(tmp_path: Pa
         await eventually(lambda: len(comparer.compared) == 2)
 
 
+async def test_where_the_cache_folder_takes_no_report_it_is_not_measured_and_says_why(
+    tmp_path: Path, quantised: Path
+) -> None:
+    (tmp_path / "quality").write_text("a file where the reports' folder would be")
+    comparer = Comparer()
+    async with following(CatalogInUse(catalog(quantised)), tmp_path, comparer) as models:
+        await eventually(lambda: "File exists" in models.doubts.get(NAME, ""))
+    assert not comparer.compared
+
+
 async def test_where_there_is_too_little_memory_it_says_what_it_takes(
     tmp_path: Path, quantised: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
