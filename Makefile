@@ -338,7 +338,7 @@ checklist: install
 
 bench-report: install
 	$(BIN)/python -m benchmarks origins --mark > build/origins.txt
-	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --page docs/results/history.md --images docs/img
+	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --page docs/results/history.md --page docs/results/quality.md --images docs/img
 	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/results/report.md
 
 clean:

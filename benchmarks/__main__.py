@@ -47,6 +47,7 @@ _COMMANDS = {
     "ladder": ("ladder.command:ladder", "Train the adapter of the catalogue `ladder`."),
     "ladder-tasks": ("ladder.command:ladder_tasks", "Write the tasks that `aio bench ladder` asks."),
     "cascade": ("cascade.command:cascade", "What cheap answers that agree are worth."),
+    "savings": ("cascade.savings:savings", "What cheap answers that agree save on each recorded ladder."),
 }
 
 main = LazyGroup(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from benchmarks.cascade.savings import SavingResults, savings_table
 from benchmarks.core.speculation import SpeculationResults, workloads_table
 from benchmarks.gateway.soak.figures import SoakResults, soak_table
 from benchmarks.report.ablation_tables import ablation_tables
@@ -163,6 +164,7 @@ _MEASURED: dict[str, Draw] = {
     "workloads": _table("workloads", SpeculationResults, workloads_table),
     "voice": _table("voice", LimitResults, limit_table),
     "rewrite": _table("rewrite", LimitResults, limit_table),
+    "savings": _table("savings", SavingResults, savings_table),
     "soak": _table("soak", SoakResults, soak_table),
 }
 

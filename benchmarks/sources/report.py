@@ -107,7 +107,7 @@ def _claims(measurements: Path) -> str:
             for claim in claims(measurements)]  # fmt: skip
     return (
         f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
-        "steps of batches again, `cascade` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
+        "steps of batches again, `savings` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
         "core-lag and loop-lag of 33132abc, which had their programs; other commands and all figures of the loads are "
         "in [performance.md](performance.md) and [history.md](history.md)."
     )

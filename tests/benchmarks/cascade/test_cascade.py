@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from benchmarks.__main__ import main
 from benchmarks.cascade.hull import best_by_group, best_quality, least_cost
 from benchmarks.cascade.recorded import agree, read_answers
+from benchmarks.cascade.savings import Ladder, SavingResults
+from benchmarks.report.measurement import read_results
 
 LADDER = ("small", "middle", "large")
 
@@ -192,3 +194,28 @@ def test_the_least_cost_of_a_quality_is_on_the_hull() -> None:
 def test_a_prompt_that_no_model_of_the_ladder_answered_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no prompt was answered by all"):
         read_answers(written(tmp_path, FOUR), LADDER, "elsewhere", None)
+
+
+def test_savings_keeps_what_each_ladder_is_worth_and_shows_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answers").mkdir()
+    written(tmp_path / "answers", FOUR)
+    written(tmp_path / "answers", [trio("1", "A", "B"), trio("2", "B", "A")], "worst.jsonl.gz")
+    ladders = {"good": Ladder("answers.jsonl.gz", None, LADDER), "worst": Ladder("worst.jsonl.gz", "made", LADDER)}
+    monkeypatch.setattr("benchmarks.cascade.savings.LADDERS", ladders)
+    out = tmp_path / "savings.jsonl"
+    options = ["savings", "--data", str(tmp_path), "--out", str(out)]
+
+    shown = CliRunner().invoke(main, options, catch_exceptions=False)
+
+    stored = read_results(tmp_path, "savings", SavingResults)
+    assert stored is not None
+    assert [(each.ladder, each.prompts) for each in stored[1].savings] == [("good", 4), ("worst", 2)]
+    alone = run(tmp_path / "answers" / "answers.jsonl.gz")
+    assert {name: alone[name] for name in ("cost", "quality", "cost_at_98")} == {
+        name: getattr(stored[1].savings[0], name) for name in ("cost", "quality", "cost_at_98")
+    }
+    good, worst = shown.output.splitlines()[2:]
+    assert "70% / 100%" in good
+    assert worst.startswith("| worst")

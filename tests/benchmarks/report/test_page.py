@@ -16,7 +16,7 @@ from benchmarks.report.measurement import Measurement, read_finished
 from benchmarks.report.page import _MEASURED, PageError, filled, filled_pages, parts_of, places
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "docs" / "results" / name for name in ("performance.md", "history.md")]
+PAGES = [ROOT / "docs" / "results" / name for name in ("performance.md", "history.md", "quality.md")]
 RESULTS = ROOT / "docs" / "measurements"
 
 TEXT = """# Title
@@ -220,7 +220,7 @@ def test_the_performance_page_has_a_place_for_every_part():
         "peers-epyc",
         "soak",
     }
-    assert marked == parts | {"proxy", "workloads", "voice", "rewrite"} | {
+    assert marked == parts | {"proxy", "workloads", "voice", "rewrite", "savings"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     } | {f"{name}-amx" for name in ("goals", "peers", "gateways")}
 
