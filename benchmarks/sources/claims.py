@@ -28,6 +28,7 @@ NOT_MEASURED = "not measured"
 # What `make bench-gpu` printed of one card.
 CARD = "gpu-h200.jsonl"
 _SHAPE = "llama-3.1-8b"
+BUSY_STREAMS = 64
 _ROUNDED = "RTN, 4 bits"
 # Ladder, cost and quality of the first day, as shares of the strongest tier's, of the table of replays.
 _FIRST_DAY = re.compile(r"^\| (\w+), [\d,]+ held out \| (\d+)% / (\d+)% \|", re.MULTILINE)
@@ -211,8 +212,9 @@ def _methods(folder: Path) -> list[dict[str, Any]]:
     """Source 004's table of methods, an item each: the row of `quantised`, and how it compares."""
     stored = read_results(folder, "quantised", dict[str, list[dict[str, Any]]])
     rows = {} if stored is None else {row["way"]: row for row in stored[1]["rows"]}
-    alone = [row for row in rows_of(folder / CARD) if str(row.get("stage")).endswith("-one-stream")]
-    speeds = {row["compute"]: row["out_tok_s"] for row in alone if row.get("shape") == _SHAPE and "out_tok_s" in row}
+    on_card = [row for row in rows_of(folder / CARD) if row.get("shape") == _SHAPE and "out_tok_s" in row]
+    alone = {row["compute"]: row["out_tok_s"] for row in on_card if row["stage"].endswith("-one-stream")}
+    busy = {row["compute"]: row["out_tok_s"] for row in on_card if _is_busy(row)}
     items = []
     for method, said, way in tables().methods:
         item: dict[str, Any] = {"method": method, "said": said, "way": None}
@@ -223,12 +225,25 @@ def _methods(folder: Path) -> list[dict[str, Any]]:
             item |= {"speed": NOT_MEASURED, "why": _why(row, rows.get(_ROUNDED))}
             if row["smaller"] is None:
                 item |= _on_this_cpu(folder)
-            elif {row["compute"], "dense"} <= speeds.keys():
-                faster = speeds[row["compute"]] / speeds["dense"]
+            elif {row["compute"], "dense"} <= alone.keys():
                 item |= {"on_card": in_words(folder / CARD)}
-                item |= {"speed": f"{faster:.2f}× of BF16, one answer at a time on one H200"}
+                item |= {"speed": _speed_on_card(row["compute"], alone, busy)}
         items.append(item)
     return items
+
+
+def _is_busy(row: dict[str, Any]) -> bool:
+    """Return whether these are many long answers at a time, the load that formats were compared under."""
+    return bool(row["stage"].endswith("-256") and row["concurrency"] == BUSY_STREAMS)
+
+
+def _speed_on_card(compute: str, alone: dict[str, float], busy: dict[str, float]) -> str:
+    """Say the speed of a format over BF16's: of one answer, and of many, which may be slower."""
+    speed = f"{alone[compute] / alone['dense']:.2f}× of BF16, one answer at a time on one H200"
+    many = f"{BUSY_STREAMS} answers at a time"
+    if {compute, "dense"} <= busy.keys():
+        return f"{speed}, {busy[compute] / busy['dense']:.2f}× with {many}"
+    return f"{speed}, with {many} not measured"
 
 
 def _why(row: dict[str, Any], plain: dict[str, Any] | None) -> str:

@@ -145,8 +145,22 @@ def test_the_gain_of_fewer_bits_on_a_card_is_that_of_its_rows(tmp_path: Path) ->
         {"stage": f"8b-{compute}-one-stream", "shape": "llama-3.1-8b", "compute": compute, "out_tok_s": speed}
         for compute, speed in speeds.items()
     ]
+    stages += [
+        {
+            "stage": f"8b-{compute}-256",
+            "shape": "llama-3.1-8b",
+            "compute": compute,
+            "concurrency": 64,
+            "out_tok_s": speed,
+        }
+        for compute, speed in {"dense": 1000.0, "int8": 700.0}.items()
+    ]
     (tmp_path / "gpu-h200.jsonl").write_text("\n".join(map(json.dumps, stages)))
-    for name, gain in (("AWQ, W4A16", "1.50×"), ("SmoothQuant, W8A8", "1.25×"), ("FP8, E4M3", NOT_MEASURED)):
+    for name, gain in (
+        ("AWQ, W4A16", "1.50× of BF16, one answer at a time on one H200, with 64 answers at a time not measured"),
+        ("SmoothQuant, W8A8", "1.25× of BF16, one answer at a time on one H200, 0.70× with 64 answers at a time"),
+        ("FP8, E4M3", NOT_MEASURED),
+    ):
         assert f"speed {gain}" in row(f"{name}: memory; loss; speed", tmp_path).here
     (tmp_path / "gpu-h200.jsonl").unlink()
     assert "speed not measured" in row("AWQ, W4A16: memory; loss; speed", tmp_path).here
