@@ -23,9 +23,11 @@ MOST_SHOWN = 100
 
 
 class ChannelShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel that is set; `where` has no secret."""
+    """A channel that is set; `title` and `where` have no secret."""
 
     channel: str
+    title: str
+    """The receiver's host or kind."""
     where: str
 
 
@@ -60,7 +62,10 @@ async def alerts_shown(serving: Serving) -> AlertsShown:
     rows = await reached(AlertMessages(serving.database).newest(MOST_SHOWN))
     names = AlertSent.__struct_fields__
     sent = [AlertSent(**{name: getattr(row, name) for name in names}) for row in rows]
-    channels = [ChannelShown(channel=channel.name, where=channel.where) for channel in channels_of(serving.settings)]
+    channels = [
+        ChannelShown(channel=channel.name, title=channel.title, where=channel.where)
+        for channel in channels_of(serving.settings)
+    ]
     return AlertsShown(channels=channels, sent=sent)
 
 
@@ -93,15 +98,17 @@ async def test_alerts(admin: Admin) -> AlertsTested:
 async def show_alerts_page(request: HttpRequest, admin: Admin) -> Response[Any]:
     """As `/v1/admin/alerts`, with what stands now."""
     shown = await alerts_shown(admin.serving)
-    return page(request, "alerts.html", "Alerts", shown=shown, now=(await admin.operations.live.overview()).alerts)
+    channels = {one.channel: one for one in shown.channels}
+    now = (await admin.operations.live.overview()).alerts
+    return page(request, "alerts.html", "Alerts", shown=shown, channels=channels, now=now)
 
 
 @post("/system/alerts/test", opt=OPERATOR, status_code=200)
 async def test_from_page(admin: Admin) -> Response[Any]:
     done = await order_test(admin.serving, admin.actor)
-    return back_to(
-        PATH, "Test: " + "; ".join(f"{channel.channel} {channel.problem or 'accepted it'}" for channel in done.channels)
-    )
+    titles = {channel.name: channel.title for channel in channels_of(admin.serving.settings)}
+    said = (f"{titles[tested.channel]} {tested.problem or 'accepted it'}" for tested in done.channels)
+    return back_to(PATH, f"Test: {'; '.join(said)}")
 
 
 ALERT_ENDPOINTS = (show_alerts, test_alerts)

@@ -178,7 +178,7 @@ class ArenaPart(msgspec.Struct, frozen=True):
 
     name: str
     share: float
-    colour: int
+    colour: int | str
 
 
 @get("/core")
@@ -257,8 +257,9 @@ def arena_parts(stats: CoreStats) -> list[ArenaPart]:
     parts = []
     for position, model in enumerate(stats.models):
         most = max(model.blocks_total, 1)
-        parts.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (position % 2)))
-        parts.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (position % 2)))
+        parts.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, f"p{1 + 2 * (position % 2)}"))
+        colour = f"p{2 + 2 * (position % 2)}"
+        parts.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, colour))
     return [*parts, ArenaPart("free", max(0.0, 1 - sum(part.share for part in parts)), 0)]
 
 

@@ -414,14 +414,26 @@ class Limit(msgspec.Struct, frozen=True):
     """The budget that ends a key's spending first."""
 
     budget: BudgetState
-    is_spent: bool
+    is_refused: bool
+    """Whether it did not cover the newest request of the key."""
     next_at: float | None
     """When its next period begins (epoch seconds); None: it has one period."""
 
+    @property
+    def left_usd(self) -> float:
+        return max(self.budget.amount_usd - self.budget.spent_usd, 0.0)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.budget.spent_usd >= self.budget.amount_usd
+
+    @property
+    def ends_spending(self) -> bool:
+        return self.is_spent or self.is_refused
+
 
 def _least_left(key: Mapping[str, Any], states: Sequence[BudgetState], use: KeyUse | None) -> Limit | None:
-    """Return the budget of the key or its team that has the least left. It is spent as well if it did not cover the
-    newest request of the key: what is left pays for none."""
+    """Return the budget of the key or its team that has the least left."""
     mine = [state for state in states if state.subject in (key["key_id"], key["team_id"])]
     if not mine:
         return None
@@ -429,7 +441,7 @@ def _least_left(key: Mapping[str, Any], states: Sequence[BudgetState], use: KeyU
     begin, end = period_bounds(least.period_key)
     refused_at = None if use is None else use.over_budget_at
     is_refused = use is not None and refused_at is not None and refused_at > max(begin, use.last_at or 0.0)
-    return Limit(least, is_refused or least.spent_usd >= least.amount_usd, end if math.isfinite(end) else None)
+    return Limit(least, is_refused, end if math.isfinite(end) else None)
 
 
 async def _team_choices(database: AsyncEngine) -> list[tuple[str, str]]:

@@ -161,7 +161,9 @@ async def show_routing_page(request: HttpRequest, period: Named[Period], admin: 
         spans=SPANS_SHOWN,
         cost_lines=await _cost_lines(admin.operations, span, costs),
         tier_parts=_by_tier(costs, names),
-        class_parts=[(name, count, k) for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)],
+        class_parts=[
+            (name, count, f"p{k}") for k, (name, count) in enumerate(sorted(help_.targets.classes.items()), 1)
+        ],
         kinds=_by_kind(report.quality.kinds),
         drifts=[drift for drift in drifts if drift.drifted],
         calibration_marks=[

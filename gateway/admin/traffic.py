@@ -47,7 +47,7 @@ def lettered(changes: Sequence[Change]) -> list[tuple[str, Change]]:
 
 
 def charts_of(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
-    """Return the charts of requests, of failures and refusals, of first tokens and of costs, with lines where something
+    """Return the charts of requests, of failures, of refusals, of first tokens and of costs, with lines where something
     was changed. `names`: of the tiers that serve now."""
     events = [
         Event(change.at, letter, f"{letter}, {utc_text(change.at)}: {change.what}: {change.subject}")
@@ -64,12 +64,16 @@ def _charts(traffic: Traffic, names: Mapping[int, str]) -> list[Timeline]:
     return [
         Timeline(title="Requests per minute", times=times, series=_by_tier(traffic, names), format="number"),
         Timeline(
-            title="Failed and refused per minute",
+            title="Failed per minute",
             times=times,
-            series=[
-                Series(name="failed", values=failed, colour="bad"),
-                Series(name="refused", values=refused, colour="warn", dashes=DASHES[2]),
-            ],
+            series=[Series(name="failed", values=failed, colour="bad")],
+            format="number",
+        ),
+        # Apart: next to a burst of refusals an outage would be a flat line.
+        Timeline(
+            title="Refused per minute",
+            times=times,
+            series=[Series(name="refused", values=refused, colour="warn")],
             format="number",
         ),
         Timeline(
@@ -101,13 +105,13 @@ def cost_chart(traffic: Traffic) -> Timeline:
 
 
 def verdicts_chart(traffic: Traffic) -> Timeline:
-    """Return the chart of verified answers, and of those that were judged worse."""
+    """Return the chart of the verdicts of judges, and of those that say worse."""
     buckets = traffic.buckets
     return Timeline(
-        title="Verified answers",
+        title="Verdicts of judges",
         times=[bucket.at for bucket in buckets],
         series=[
-            Series(name="verified", values=[bucket.verified for bucket in buckets], colour="ink"),
+            Series(name="all", values=[bucket.verified for bucket in buckets], colour="ink"),
             Series(name="worse", values=[bucket.worse for bucket in buckets], colour="bad", dashes=DASHES[2]),
         ],
         format="count",

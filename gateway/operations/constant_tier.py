@@ -41,7 +41,8 @@ class ConstantFollower:
         self._engine, self._routing, self._metrics, self._clock = engine, routing, metrics, clock
         self._record = WorthRecord(engine)
         self._logged_at: float | None = None
-        # The verdicts of the last look; None before the first.
+        self._asked: WorthAsked | None = None
+        # The verdicts that are shown, and what they were asked for; None before the first look.
         self.last: WorthFound | None = None
 
     async def follow(self, seconds: float = POLL_SECONDS) -> None:
@@ -56,13 +57,22 @@ class ConstantFollower:
         """Return the verdicts by the probes that are stored now."""
         return await self._record.of(worth_asked(self._routing))
 
+    async def shown(self) -> WorthFound:
+        """Return the verdicts that all pages show: of the last look, or new ones where something else is asked."""
+        asked, shown = worth_asked(self._routing), self.last
+        if shown is None or self._asked != asked:
+            shown = await self.found()
+            self.last, self._asked = shown, asked
+        return shown
+
     async def look(self) -> WorthFound:
         """Read the verdicts and act on them as the knob says now; every change of what answers is audited."""
-        routing, verdicts = self._routing, await self.found()
+        routing, asked = self._routing, worth_asked(self._routing)
+        verdicts = await self.found()
         act = routing.knobs.active.constant == "act" and routing.knobs.active.mode == "route"
         now = constants_of(verdicts) if act else {}
         await self._audit(now, verdicts)
-        routing.constants, self.last = now, verdicts
+        routing.constants, self.last, self._asked = now, verdicts, asked
         self._metrics.show_worth("not_known_yet" if verdicts.catalogue is None else verdicts.catalogue.verdict)
         at = self._clock()
         if self._logged_at is None or at >= self._logged_at + WEEK:

@@ -64,7 +64,7 @@ async def gateway_report(operations: Operations, period: Period, *, wait_seconds
         source = label_source(version.model, catalog, settings)
         learned = operations.learning
         learning = await (learned.of(source) if wait_seconds is None else learned.at_hand(source, wait_seconds))
-    worth = await operations.constant.found()
+    worth = await operations.constant.shown()
     return await routing_report(serving.database, served, period, worth, learning)
 
 

@@ -23,6 +23,9 @@ MOST_SUMMARY = 1000
 # What a service could take for a mention or a link: "@here", "<!channel>", "[text](address)".
 _MARKUP = re.compile(r"[@<]|\](?=\()")
 _KINDS = {"trigger": "warning", "resolve": "success", "test": "info"}
+# Schemes without the "s" of TLS whose host is no token, and the names of services that their scheme does not tell.
+_WEBHOOKS, _MAIL = ("json", "xml", "form"), "mailto"
+_SERVICES = {"msteams": "Teams", "workflows": "Teams", "tgram": "Telegram", "pagerduty": "PagerDuty"}
 
 
 class AlertNotSentError(Exception):
@@ -77,10 +80,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Channel:
-    """Where messages are sent. `name` and `where` are shown; the address is a secret."""
+    """Where messages are sent. Messages are stored under `name`; `title` is its name for people; the address is a
+    secret."""
 
-    def __init__(self, name: str, where: str, url: str) -> None:
-        self.name, self.where, self._url = name, where, url
+    def __init__(self, name: str, title: str, where: str, url: str) -> None:
+        self.name, self.title, self.where, self._url = name, title, where, url
 
     @property
     def pairs(self) -> bool:
@@ -132,10 +136,22 @@ def channels_of(settings: Settings) -> list[Channel]:
         scheme, separator, _ = address.partition("://")
         if not separator or not scheme.isalnum():
             raise SettingsError(f"AIO_ALERT_URLS: address {number} does not begin with SCHEME://")
-        # Of other schemes the host may be a token.
-        name = urlsplit(address).hostname if scheme in ("http", "https") else scheme
-        channels.append(Channel(f"{name} {number}", f"address {number} of AIO_ALERT_URLS", address))
+        try:
+            title = _title_of(scheme.lower(), address)
+        except ValueError:
+            raise SettingsError(f"AIO_ALERT_URLS: address {number} is no URL") from None
+        name = title if scheme in ("http", "https") else scheme
+        channels.append(Channel(f"{name} {number}", title, f"address {number} of AIO_ALERT_URLS", address))
     return channels
+
+
+def _title_of(scheme: str, address: str) -> str:
+    """Return the receiver's host, where the address names one that is no token, or the kind of receiver."""
+    kind = scheme.removesuffix("s")
+    if kind not in ("http", *_WEBHOOKS, _MAIL):
+        return _SERVICES.get(scheme, scheme.capitalize())
+    host = urlsplit(address).hostname or "no host"
+    return host if kind == "http" else f"e-mail through {host}" if kind == _MAIL else f"webhook at {host}"
 
 
 def check_channels(settings: Settings) -> None:

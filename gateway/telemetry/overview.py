@@ -68,6 +68,11 @@ class CoreNow(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None
     arena_bytes: int = 0
     used_bytes: int = 0
+    """What the sequences under way hold."""
+    reserved_bytes: int = 0
+    """What the models have taken of the arena: for those sequences, and for cached prefixes, which make room when it
+    is needed.
+    """
 
 
 class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +122,19 @@ def tiers_now(
         waiting=sum(tier.waiting for tier in shown),
     )
     return whole, shown
+
+
+def core_now(name: str, stats: CoreStats) -> CoreNow:
+    """Return the arena of a core that answered."""
+    # A model's blocks are counted against an arena of its own.
+    used = sum(_share(model.blocks_in_use, model.blocks_total) or 0.0 for model in stats.models)
+    return CoreNow(
+        name=name,
+        problem=None,
+        arena_bytes=stats.arena_bytes,
+        used_bytes=round(used * stats.arena_bytes),
+        reserved_bytes=stats.arena_bytes - stats.slabs_free * stats.slab_bytes,
+    )
 
 
 def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> list[AlertNow]:
@@ -322,5 +340,4 @@ class Live:
         stats = self._stats.get(name)
         if stats is None:
             return CoreNow(name=name, problem=self._problems.get(name, "it has not answered yet"))
-        used = stats.arena_bytes - stats.slabs_free * stats.slab_bytes
-        return CoreNow(name=name, problem=None, arena_bytes=stats.arena_bytes, used_bytes=used)
+        return core_now(name, stats)

@@ -214,12 +214,13 @@ async def test_the_page_and_the_command_test_every_channel(
     async with browser(gateway) as client:
         await sign_in(client)
         shown = await client.get("/admin/system/alerts")
-        assert "address 2 of AIO_ALERT_URLS" in shown.text
+        assert "<dt>Webhook at 127.0.0.1</dt><dd>address 1 of AIO_ALERT_URLS</dd>" in shown.text
+        assert "json 1" not in shown.text
         form = forms_of(shown)["/admin/system/alerts/test"]
         done = await client.post(form["action"], data=form["fields"])
         assert done.status_code == 303
         notice = (await client.get("/admin/system/alerts")).text
-        assert "Test: json 1 accepted it; mailtos 2 accepted it" in notice
+        assert "Test: webhook at 127.0.0.1 accepted it; e-mail through localhost accepted it" in notice
     await heard_test(desk)
 
     order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]

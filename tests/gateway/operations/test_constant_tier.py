@@ -1,6 +1,7 @@
 """Where routing does not pay: said everywhere, acted on only where the knob says so, audited, and taken back."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -207,6 +208,25 @@ async def test_the_dashboard_and_the_command_say_the_same(aio: RunningGateway) -
     assert all(SAYS_NOT in page for page in pages)
     assert said.exit_code == 0, said.output
     assert f"Does it pay?\n\n{SAYS_NOT}" in said.output
+
+
+async def test_the_overview_and_the_report_say_the_same_number_of_missing_probes(aio: RunningGateway) -> None:
+    await probed(aio, 20, 3, SECOND_SUFFICES)
+    await aio.operations.constant.look()
+    # Those that came since the last look.
+    await probed(aio, 20, 3, [True, True, True, True], name="later")
+
+    async with browser(aio) as admin:
+        await sign_in(admin)
+        pages = [(await admin.get(path)).text for path in ("/admin", "/admin/routing")]
+        patched = await aio.http.patch(KNOBS, json={"quality_target": 0.5, "reason": "cheaper"})
+        assert patched.status_code == 200, patched.text
+        again = [(await admin.get(path)).text for path in ("/admin/routing", "/admin")]
+
+    said = [set(re.findall(r"about ([\d,]+) more", page)) for page in (*pages, *again)]
+    assert said[0] == said[1]
+    assert said[2] == said[3]
+    assert all(len(one) == 1 for one in said)
 
 
 async def test_the_verdict_is_logged_at_first_and_weekly(

@@ -35,7 +35,7 @@ class Chat(Channel):
     """A channel that remembers what it got."""
 
     def __init__(self) -> None:
-        super().__init__("Slack", "here", "")
+        super().__init__("Slack", "Slack", "here", "")
         self.got: list[str] = []
         self.deaf = False
 
@@ -151,7 +151,7 @@ def message(summary: str, **changes: Any) -> Message:
 
 
 async def sent_by(url: str, summary: str) -> None:
-    await Channel("x", "there", url).send(message(summary))
+    await Channel("x", "x", "there", url).send(message(summary))
 
 
 def test_an_incident_of_pagerduty_is_opened_and_closed_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +304,28 @@ def test_webhooks_of_slack_and_teams_are_addresses_as_they_are() -> None:
     check_channels(Settings(alert_urls=f"{slack} {teams}{query}"))
     names = [channel.name for channel in channels_of(Settings(alert_urls=f"{slack} {teams}{query}"))]
     assert names == ["hooks.slack.com 1", "prod-1.westeurope.logic.azure.com 2"]
+
+
+@pytest.mark.parametrize(
+    ("address", "title"),
+    [
+        ("json://user:s3cret@hooks.example.com:8000/s3cret", "webhook at hooks.example.com"),
+        ("mailtos://user:s3cret@mail.example.com?to=ops@example.com", "e-mail through mail.example.com"),
+        ("slack://s3cretA/s3cretB/s3cretC", "Slack"),
+        ("pagerduty://s3cret@s3cret", "PagerDuty"),
+        ("msteams://s3cret/s3cret/s3cret", "Teams"),
+        ("https://hooks.slack.com/services/s3cret", "hooks.slack.com"),
+    ],
+)
+def test_a_channel_has_a_title_for_people_without_secrets(address: str, title: str) -> None:
+    (channel,) = channels_of(Settings(alert_urls=address))
+    assert channel.title == title
+
+
+def test_an_address_that_is_no_url_is_refused_without_repeating_it() -> None:
+    with pytest.raises(SettingsError, match="address 1 is no URL") as caught:
+        channels_of(Settings(alert_urls="json://[s3cret/"))
+    assert "s3cret" not in str(caught.value)
 
 
 def test_secrets_are_in_no_message() -> None:

@@ -21,7 +21,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     values: Sequence[float | None]
-    colour: int | str = 1
+    colour: int | str = "ink"
     """The number of the tier that it is of; else a name: `ink`, `quiet`, `good`, `warn` or `bad`."""
     dashes: str = "none"
 
@@ -79,7 +79,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: int | str = 1
+    colour: int | str = "ink"
     dashes: str = "none"
 
 
@@ -89,7 +89,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     x: float
     y: float
-    colour: int | str = 1
+    colour: int | str = "ink"
     low: float | None = None
     high: float | None = None
 

@@ -250,8 +250,17 @@ def _usd(value: float | None) -> str:
     return f"{sign}${size:,.{digits}f}"
 
 
+def _exact_usd(value: float) -> str:
+    """Format whole micro-dollars, as budgets are kept: with all their digits, two at least."""
+    whole, _, cents = f"{value:,.6f}".partition(".")
+    return f"${whole}.{cents.rstrip('0'):0<2}"
+
+
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    if value is None:
+        return "–"
+    # What is more than nothing is not shown as 0.0%.
+    return f"{value:.1%}" if not value or abs(value) >= 0.001 else f"{value * 100:.2g}%"
 
 
 def _bytes(value: float | None) -> str:
@@ -302,6 +311,7 @@ def _templates() -> Environment:
         "seconds": _seconds,
         "milliseconds": _milliseconds,
         "usd": _usd,
+        "exact_usd": _exact_usd,
         "percent": _percent,
         "quantiles": _quantiles,
         "bytes": _bytes,

@@ -1,5 +1,6 @@
 """A browser's behaviour over plain HTTP: keeps cookies, finds forms in pages and submits them."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -73,3 +74,12 @@ def look_again(gateway: RunningGateway) -> None:
     """Expire the short trust in sessions, as if time had passed."""
     for known in gateway.access.sessions._known.values():
         known.looked_at -= RECHECK_SECONDS
+
+
+def tier_coloured(page: str) -> list[str]:
+    """Return what has a tier's colour on a page and is neither a tier's name, nor a bar in a row that begins with one,
+    nor the logo."""
+    main = page.partition("<main")[2]
+    rows = [row for row in re.split(r"<tr>|</table>", main) if not row.lstrip().startswith('<td><span class="tier">')]
+    rest = re.sub(r'<span class="tier">.*?</span>', "", "".join(rows))
+    return re.findall(r'class="(?:line )?[cs][1-8]"', rest)

@@ -133,7 +133,12 @@ def spend_half(gateway: ServedProcess) -> None:
             return usd
 
         until(spent, every=0.5)
-        until(lambda: len(admin.get("/v1/admin/alerts").json()["sent"]) > 1, every=0.5)
+
+        def reported() -> bool:
+            sent = admin.get("/v1/admin/alerts").json()["sent"]
+            return any(message["cause"].startswith("AioBudget/") for message in sent)
+
+        until(reported, every=0.5)
 
 
 def _lived_in(gateway: ServedProcess) -> str:

@@ -222,7 +222,9 @@ def test_complaints_of_people_are_not_in_the_quality_that_is_kept(page: Page) ->
     expect(figure(page, "Quality kept")).to_contain_text(f"of the last {ANSWERS} verified")
     page.goto("/admin/quality")
     expect(figure(page, "Quality kept")).to_contain_text("70.0%")
-    expect(figure(page, "Verifications")).to_contain_text(re.compile(rf"^{ANSWERS}done; 0 waiting"))
+    expect(figure(page, "Verdicts of judges")).to_contain_text(
+        re.compile(rf"^{ANSWERS}by {ANSWERS} comparisons, of which 0 were left undecided; 0 waiting")
+    )
     page.goto("/admin/routing")
     expect(row(page, "How good the tiers are", "tier-2")).to_contain_text(f"0 of {FAILED}")
 

@@ -7,6 +7,7 @@ import pytest
 from gateway.admin.core import arena_parts, size_bars, time_bars
 from gateway.base.errors import ApiError
 from gateway.operations.dashboard.html.forms import knob_fields, wanted_changes
+from gateway.telemetry.overview import core_now
 from inference_core.engine.live_knobs import knob_schemas
 from inference_core.protocol import CoreStats, ModelStats
 
@@ -36,6 +37,19 @@ def test_the_arena_is_cut_into_what_computes_what_is_kept_and_what_is_free() -> 
         ("m, in use", 0.2), ("m, cached prefixes", 0.3), ("free", 0.5),
     ]  # fmt: skip
     assert arena_parts(stats(0, 0, 0))[-1].share == 1.0
+
+
+def test_what_sequences_use_of_the_arena_is_less_than_what_is_reserved() -> None:
+    now = core_now("cpu", stats(25, 30, 100))
+    assert (now.used_bytes, now.reserved_bytes, now.arena_bytes) == (16, 32, 64)
+
+
+def test_parts_of_the_arena_have_no_colour_of_a_tier() -> None:
+    whole = stats(20, 30, 100)
+    whole.models *= 2
+    colours = [part.colour for part in arena_parts(whole)]
+    assert len(set(colours)) == len(colours)
+    assert {str(colour) for colour in colours}.isdisjoint(map(str, range(1, 9)))
 
 
 def test_histograms_count_every_step_once() -> None:

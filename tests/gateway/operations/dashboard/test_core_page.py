@@ -4,7 +4,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
+from tests.gateway.operations.dashboard.browsing import forms_of, submit, tier_coloured, with_user
 from tests.support.app import RunningGateway, StartApp
 from tests.support.core import laptop_hash_core
 
@@ -31,6 +31,7 @@ async def test_what_runs_and_what_steps_were_like_are_shown(aio: RunningGateway,
     assert f'<a href="{PAGE}" aria-current="page">' in page.text
     for model in await knobs_of(aio):
         assert model in page.text
+    assert tier_coloured(page.text) == []
     for head in ("KV arena", "Batch sizes of", "max_num_seqs", "Who changed what, when"):
         assert head in page.text
 

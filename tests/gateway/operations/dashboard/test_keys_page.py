@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.tenancy.budgets.lease_book import QUOTA_EXCEEDED
 from quality.store.queries import RefusalCount, RefusalKind, add_refused
 from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.operations.dashboard.rows import insert_requests
@@ -169,6 +170,58 @@ async def test_each_key_shows_what_it_spends_and_when_it_was_used(
     assert f"status=refused&amp;key_id={busy}" in page
     unused = {"Spent, 30 days": "$0.00", "Budget left": "no limit", "Last use (UTC)": "–", "Refused, 24 h": "0"}
     assert cells_of(page, idle).items() >= unused.items()
+
+
+async def test_a_budget_too_low_for_a_request_is_not_called_spent(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    _, key_id = await made(admin, "tiny")
+    await submit(
+        admin,
+        await admin.get(PAGE),
+        "/admin/budgets",
+        kind="key",
+        subject="tiny",
+        period="total",
+        amount_usd="0.000021",
+    )
+    refused = RefusalKind(key_id, 429, QUOTA_EXCEEDED, "", "/v1/chat/completions")
+    await add_refused(aio.serving.database, [(time.time(), refused, RefusalCount(count=1, last_at=time.time()))])
+    aio.operations.live.key_use._fresh_until.clear()
+    page = (await admin.get(PAGE)).text
+    cells = cells_of(page, key_id)
+    assert cells["Budget left"] == "$0.000021of $0.000021 in total"
+    assert cells["State"].startswith("budget too low$0.000021 left: less than its last request could cost; ")
+    assert budget_of(page, "tiny")["Used"] == "0.0%"
+
+
+async def test_what_is_used_of_a_budget_is_shown_with_digits_that_tell(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    _, key_id = await made(admin, "careful")
+    spent = {"request_id": "cheap", "created_at": time.time() - 60, "key_id": key_id, "cost_usd": 0.006999}
+    await insert_requests(aio.serving.database, spent)
+    for period, amount, used in (
+        ("total", "25", "0.028%"),
+        ("month", "0.0112", "62.5%"),
+        ("day", "0.006999", "100.0%"),
+    ):
+        budget = {"kind": "key", "subject": "careful", "period": period, "amount_usd": amount}
+        await submit(admin, await admin.get(PAGE), "/admin/budgets", **budget)
+        page = (await admin.get(PAGE)).text
+        row = budget_of(page, "careful")
+        assert (row["Spent"], row["Used"]) == ("$0.006999", used)
+        # A name of a period that says no more than the period is left out.
+        assert row["Period"].split()[0] == period
+        assert (row["Period"] == period) == (period == "total")
+    assert cells_of(page, key_id)["State"].startswith("budget spentstarts again on")
+
+
+def budget_of(page: str, name: str) -> dict[str, str]:
+    """Return the texts of the row of a key's newest budget by their columns."""
+    row = page.partition(f"<tr><td>key {name}</td>")[2].partition("</tr>")[0]
+    cells = re.findall(r'<td[^>]* data-head="([^"]*)">(.*?)</td>', row)
+    return {head: re.sub(r"<[^>]*>", "", text) for head, text in cells}
 
 
 def cells_of(page: str, key_id: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from sqlalchemy import insert
 
 from gateway.admin.overview import first_steps
 from gateway.base.settings import Settings
+from gateway.operations.dashboard.html.charts import HEIGHT
 from gateway.telemetry.alert_rules import RULES
 from gateway.telemetry.overview import SAMPLE_SECONDS, over_limit
 from migrations.tables.quality import verifications
@@ -138,10 +139,11 @@ async def test_an_outage_a_burst_a_spent_budget_and_a_promotion_are_seen_without
         await record_audit(gateway.serving.database, at=minute - 300, **promoted)
         await record_audit(gateway.serving.database, at=minute - 4000, **promoted | {"subject": "v1-old"})
         page = (await client.get("/admin")).text
-    requests, troubles = values_of(page, "Requests per minute"), values_of(page, "Failed and refused per minute")
+    titles = ("Requests per minute", "Failed per minute", "Refused per minute")
+    requests, failed, refused = (values_of(page, title) for title in titles)
     begins = [datetime.fromtimestamp(minute - ago * 60, UTC).strftime("%Y-%m-%d %H:%M:%S") for ago in (31, 30, 20, 10)]
-    assert [troubles[at][0] for at in begins] == ["0", "30", "0", "0"]
-    assert [troubles[at][1] for at in begins] == ["0", "0", "0", "40"]
+    assert [failed[at][0] for at in begins] == ["0", "30", "0", "0"]
+    assert [refused[at][0] for at in begins] == ["0", "0", "0", "40"]
     assert [requests[at][0] for at in begins] == ["3", "3", "603", "3"]
     said = re.sub(r"<[^>]*>", "", page.partition("40 over budget")[2][:400])
     assert said.split()[:2] == ["(key", "team-a)"]
@@ -155,6 +157,29 @@ def values_of(page: str, title: str) -> dict[str, list[str]]:
     table = page.partition(f'aria-label="Values: {title}"')[2].partition("</table>")[0]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
     return {at: re.findall(r"<td[^>]*>(.*?)</td>", cells) for at, cells in rows}
+
+
+def height_of(page: str, title: str) -> float:
+    """How much of a chart's height its highest point takes."""
+    chart = page.partition(f"<h3>{title}</h3>")[2].partition("</svg>")[0]
+    path = re.findall(r'<path class="line [^>]* d="([^"]*)"', chart)[0]
+    return 1 - min(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)) / HEIGHT
+
+
+async def test_a_short_outage_is_seen_next_to_a_burst_of_refusals(tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("outage")), monitor=False)
+    minute = time.time() // 60 * 60
+    outage = [
+        {"request_id": f"e{n}", "created_at": minute - 1800 + 2 * n, "tier": 1, "status": "error"} for n in range(14)
+    ]
+    limited = RefusalKind("k", 429, "rate_limit_exceeded", "", "/v1/chat/completions")
+    async with running_gateway(settings) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        await insert_requests(gateway.serving.database, *outage)
+        await add_refused(gateway.serving.database, [(minute - 600, limited, RefusalCount(count=700))])
+        page = (await client.get("/admin")).text
+    assert height_of(page, "Failed per minute") > 0.5
+    assert height_of(page, "Refused per minute") > 0.5
 
 
 async def test_refusals_stand_in_the_first_row_with_their_causes(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
@@ -263,7 +288,9 @@ async def test_a_core_that_is_gone_is_said_and_the_page_still_there(
         assert well["tiers"][0]["kv_share"] == 0.0
         await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=2)
         _forget(gateway)
-        assert "KV cache" in (await client.get("/admin")).text
+        memory = (await client.get("/admin")).text.partition('aria-label="Memory"')[2].partition("</table>")[0]
+        assert re.findall(r'<th scope="col">([^<]*)<', memory) == ["Tier or core", "In use", "Reserved"]
+        assert re.search(r"</svg>0 B of [\d.]+ \wiB</td>", memory)
         await core.close()
         _forget(gateway)
         page = await client.get("/admin")

@@ -207,11 +207,11 @@ async def test_the_summary_charts_the_verdicts_of_the_range_that_is_asked_for(
     }  # fmt: skip
     async with aio.serving.database.begin() as connection:
         await connection.execute(insert(verifications).values(judged))
-    for span, said in (("1h", "No answer was verified in the last hour"), ("24h", "1 of 1 verified answers were")):
+    for span, said in (("1h", "No judge gave a verdict in the last hour"), ("24h", "1 of 1 verdicts of judges")):
         page = (await viewer.get(f"{PAGE}?span={span}")).text
         assert said in page
         assert f'href="{PAGE}?span={span}" aria-current="true"' in page
-    assert "Values: Verified answers" in page
+    assert "Values: Verdicts of judges" in page
 
 
 async def test_the_summary_knows_no_share_of_fewer_than_ten_answers_and_warns_of_drift(

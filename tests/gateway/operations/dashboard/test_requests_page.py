@@ -18,7 +18,7 @@ from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from quality.estimates.traffic import SPANS
 from quality.store.queries import RefusalCount, RefusalKind, add_refused
-from tests.gateway.operations.dashboard.browsing import forms_of
+from tests.gateway.operations.dashboard.browsing import forms_of, tier_coloured
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.support.app import RunningGateway
 
@@ -164,6 +164,7 @@ async def test_a_requests_page_explains_its_path(aio: RunningGateway, admin: htt
     assert page.status_code == 200
     for shown in ("Route", "Queue", "Prefill", "Decode", "Stream", "P(no worse", "chosen", "What if", "Hello"):
         assert shown in page.text, shown
+    assert tier_coloured(page.text) == []
     record = await aio.serving.records.find(answer.id)
     assert record is not None
     path = stages_of(record)

@@ -1,5 +1,7 @@
 """The page Try: the route of a prompt without a model, answers side by side, and a person's label of them."""
 
+import re
+from html import unescape
 from typing import Any
 
 import httpx
@@ -8,6 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from classifier.complexity.classes import Complexity
+from classifier.policy.experiment_split import Arm, Split
 from gateway.admin.tryout import EVENTS_TYPE, EXAMPLES
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
@@ -118,6 +121,22 @@ async def test_what_is_wrong_stands_at_its_field_and_nothing_is_asked(
         assert said in shown.text
         assert 'aria-invalid="true"' in shown.text
     assert not any(tier.requests for tier in aio.tiers)
+
+
+async def test_an_arm_of_an_experiment_is_not_called_the_choice_of_routing(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(tier=3))
+    monkeypatch.setattr(aio.serving.routing.classifier, "split", lambda: split)
+    shown = (await admin.post(PAGE, data=await filled(admin))).text
+    arm = re.findall(r"<h2>Arm ([ab]) of an experiment: tier-([13])</h2>", shown)
+    assert arm in ([("a", "1")], [("b", "3")])
+    assert 'href="/admin/experiments">experiment</a> has this request' in shown
+    answers = unescape((await asked(admin)).text)
+    assert re.search(r"arm [ab] of an experiment <small", answers)
+    assert "routing's choice" not in answers
+    monkeypatch.undo()
+    assert "routing's choice" in unescape((await asked(admin)).text)
 
 
 async def test_both_answers_are_billed_to_who_asks_and_written_down(
