@@ -220,7 +220,7 @@ async def test_the_page_and_the_command_test_every_channel(
         done = await client.post(form["action"], data=form["fields"])
         assert done.status_code == 303
         notice = (await client.get("/admin/system/alerts")).text
-        assert "Test: webhook at 127.0.0.1 accepted it; e-mail through localhost accepted it" in notice
+        assert "Test: webhook at 127.0.0.1 accepted it; e-mail through 127.0.0.1 accepted it" in notice
     await heard_test(desk)
 
     order = ["alerts", "--test", "--url", gateway.url, "--key", ADMIN_KEY]

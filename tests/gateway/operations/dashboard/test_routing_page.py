@@ -291,6 +291,7 @@ async def test_how_good_each_tier_is_for_each_kind_is_what_was_verified(
     for name, label in (("e0", "worse"), ("e1", "no_worse")):
         await judged(aio, name, label, tier=4, judge=PEOPLE, sampled_probability=1.0)
     await labelled(aio, [f"s{number}" for number in range(8)], "k1")
+    await aio.operations.constant.look()
 
     page = await admin.get(PAGE)
 
