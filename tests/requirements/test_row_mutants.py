@@ -18,7 +18,7 @@ from tests.requirements.row_mutants import (
     read_record,
     requirements_by_key,
 )
-from tests.requirements.scratch_copy import ScratchCopy
+from tests.requirements.scratch_copy import ScratchCopy, scratch_copy
 
 ROWS = requirements_by_key()
 FILE = read_mutants()
@@ -119,3 +119,15 @@ def test_verdicts_are_added_to_those_that_are_recorded_and_those_of_lost_mutants
     assert read_record(path) == {first: lives, second: killed}
     add_to_record({first: killed}, path)
     assert read_record(path) == {first: killed, second: killed}
+
+
+@pytest.mark.processes
+def test_the_copy_has_the_data_next_to_it_as_the_checkout_has(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "rows.txt").write_text("hello")
+    (repository / "test_data.py").write_text(
+        "from pathlib import Path\n\n"
+        "def test_data():\n    assert (Path(__file__).parents[1] / 'shared' / 'rows.txt').is_file()\n"
+    )
+    with scratch_copy(repository) as copy:
+        assert copy.run(["test_data.py::test_data"]) == ("lives", "")
