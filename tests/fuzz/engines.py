@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.mutations import mutated, stretched
-from tests.fuzz.target import Target, target_called
 from tests.fuzz.trial import Trial
+from tests.hostile.target import FuzzTarget, target_at
 
 # What atheris instruments: coverage of other code would only slow it down.
 PACKAGES = ["gateway", "tiers", "inference_core", "quality", "classifier"]
@@ -41,7 +41,7 @@ def mutate_for(trial: Trial, *, seconds: float | None = None, executions: int | 
     if trial.folder is not None:
         # Its traceback is printed, then the signal ends the process, which may be stuck in native code.
         faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
-    while time.monotonic() < until and (executions is None or trial.seen.executions < executions):
+    while time.monotonic() < until and (executions is None or trial.report.inputs < executions):
         data = mutation_of(target, random.choice(corpus), corpus, random)
         current.note(data)
         if trial.folder is not None:
@@ -54,10 +54,10 @@ def mutate_for(trial: Trial, *, seconds: float | None = None, executions: int | 
             corpus.append(data)
     if trial.folder is not None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    trial.save(engine="mutation", corpus=len(corpus))
+    trial.save()
 
 
-def mutation_of(target: Target, data: bytes, corpus: list[bytes], random: Random) -> bytes:
+def mutation_of(target: FuzzTarget, data: bytes, corpus: list[bytes], random: Random) -> bytes:
     """Return another input made from `data`, which may become as long as it is."""
     most = max(_SHORT_BYTES, len(data))
     if target.mutate is not None and random.random() < 0.6:
@@ -73,12 +73,13 @@ def _run_long(trial: Trial, current: "_Current", data: bytes, random: Random) ->
     trial(data)
 
 
-def guide_by_coverage(name: str, seconds: float, folder: Path, seed: int) -> None:
+def guide_by_coverage(path: str, seconds: float, folder: Path, seed: int) -> None:
     """Run libFuzzer on a target until the time has passed. Never returns; libFuzzer ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=PACKAGES, enable_loader_override=False):
-        target = target_called(name)
+        target = target_at(path)
+    assert isinstance(target, FuzzTarget)
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
     for number, data in enumerate(target.seeds):
@@ -92,7 +93,7 @@ def guide_by_coverage(name: str, seconds: float, folder: Path, seed: int) -> Non
     def one(data: bytes) -> None:
         current.note(data)
         trial(data)
-        if trial.seen.executions % _LONG_EVERY == 0:
+        if trial.report.inputs % _LONG_EVERY == 0:
             _run_long(trial, current, data, random)
 
     def custom(data: bytes, most: int, number: int) -> bytes:

@@ -2,18 +2,17 @@
 
 import gc
 import hashlib
-import json
 import resource
 import sys
 import time
 import traceback
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.target import HERE, Target
+from tests.hostile.report import Report, save
+from tests.hostile.target import FuzzTarget
 
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[2]
 # Causes of failures that a run keeps; a parser with more of them is to be mended first.
 MOST_FINDINGS = 20
 _MINIMISING_SECONDS = 3.0
@@ -28,24 +27,14 @@ class Finding:
     data: bytes
 
 
-@dataclass
-class Observed:
-    """What a run has seen so far."""
-
-    executions: int = 0
-    slowest_seconds: float = 0.0
-    slowest: bytes = b""
-    growth_megabytes: float = 0.0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    findings: dict[str, Finding] = field(default_factory=dict)
-
-
 class Trial:
-    """Runs `target` on one input after another. `folder`: where findings and figures are written; None: nowhere."""
+    """Runs `target` on one input after another. `folder`: where findings and the report are written; None: nowhere.
+    `findings`: the first of each cause."""
 
-    def __init__(self, target: Target, folder: Path | None = None) -> None:
+    def __init__(self, target: FuzzTarget, folder: Path | None = None) -> None:
         self.target, self.folder = target, folder
-        self.seen = Observed()
+        self.report, self.findings = Report(target.path), dict[str, Finding]()
+        self._slowest = b""
         self._started = self._saved = time.monotonic()
         # The first calls import and compile what later ones use.
         for seed in target.seeds:
@@ -56,23 +45,22 @@ class Trial:
 
     def __call__(self, data: bytes) -> str | None:
         """Run one input; return its outcome, None if it failed. Findings are kept, not raised."""
-        seen = self.seen
-        seen.executions += 1
-        peak, started = _peak_megabytes(), time.process_time()
+        report = self.report
+        report.inputs += 1
+        peak, started = _peak_bytes(), time.process_time()
         failure, outcome = self._run(data)
-        taken, growth = time.process_time() - started, _peak_megabytes() - peak
-        if taken > seen.slowest_seconds:
-            seen.slowest_seconds, seen.slowest = taken, data
-        seen.growth_megabytes = max(seen.growth_megabytes, growth)
+        taken, growth = time.process_time() - started, _peak_bytes() - peak
+        if taken > report.slowest:
+            report.slowest, self._slowest = taken, data
+        report.grown_bytes = max(report.grown_bytes, growth)
         if failure is None and taken > self.target.seconds:
             failure = self._too_slow(data)
-        if failure is None and growth > self.target.megabytes:
-            failure = Finding("memory", f"the process grew by {growth:.0f} MB", data)
+        if failure is None and growth > self.target.megabytes << 20:
+            failure = Finding("memory", f"the process grew by {growth >> 20} MiB", data)
         if failure is None:
-            seen.outcomes[outcome] += 1
-        elif failure.cause not in seen.findings and len(seen.findings) < MOST_FINDINGS:
-            seen.findings[failure.cause] = failure = self._minimised(failure)
-            self._write(failure)
+            report.outcomes[outcome] = report.outcomes.get(outcome, 0) + 1
+        else:
+            self._keep(failure)
         if time.monotonic() > self._saved + 1:
             self.save()
         return None if failure is not None else outcome
@@ -85,22 +73,16 @@ class Trial:
             return self._too_slow(data)
         return failure
 
-    def save(self, **more: object) -> None:
-        """Write the figures."""
+    def save(self) -> None:
+        """Write the report."""
         self._saved = time.monotonic()
         if self.folder is not None:
-            seen = self.seen
-            figures = {
-                "executions": seen.executions,
-                "seconds": time.monotonic() - self._started,
-                "slowest_seconds": seen.slowest_seconds,
-                "slowest_bytes": len(seen.slowest),
-                "growth_megabytes": seen.growth_megabytes,
-                "outcomes": dict(seen.outcomes.most_common(30)),
-                "findings": {cause: finding.detail for cause, finding in seen.findings.items()},
-            }
-            (self.folder / "figures.json").write_text(json.dumps(figures | more))
-            (self.folder / "slowest").write_bytes(seen.slowest)
+            report = self.report
+            report.seconds = time.monotonic() - self._started
+            a_second, slow = report.inputs / max(report.seconds, 0.001), f"{len(self._slowest)} bytes were slowest"
+            report.remarks = f"{a_second:.0f} a second, {len(report.outcomes)} outcomes, {slow}"
+            save([report], self.folder)
+            (self.folder / "slowest").write_bytes(self._slowest)
 
     def _run(self, data: bytes) -> tuple[Finding | None, str]:
         try:
@@ -119,6 +101,21 @@ class Trial:
             return None
         return Finding("slow", f"{len(data)} bytes took {taken:.1f} s of CPU time", data)
 
+    def _keep(self, finding: Finding) -> None:
+        """Count it; the first of a cause is made shorter and written with the command that runs it again."""
+        cause, counts = finding.cause, self.report.findings
+        counts[cause] = counts.get(cause, 0) + 1
+        if cause in self.findings or len(self.findings) == MOST_FINDINGS:
+            return
+        self.findings[cause] = finding = self._minimised(finding)
+        if self.folder is not None:
+            file = self.folder / f"crash-{hashlib.sha256(cause.encode()).hexdigest()[:12]}"
+            file.write_bytes(finding.data)
+            file.with_suffix(".txt").write_text(f"{cause}\n{finding.detail}\n{finding.data!r}\n")
+            self.report.examples.append(f"{cause}\n{replay_command(self.target.path, file)}")
+            print(f"{self.target.path}: {self.report.examples[-1]}", flush=True)
+            self.save()
+
     def _minimised(self, finding: Finding) -> Finding:
         """Leave out pieces, ever smaller ones, as long as the rest fails in the same way."""
         if finding.cause in ("slow", "memory") or finding.cause.startswith("TimeoutError"):
@@ -136,18 +133,10 @@ class Trial:
             size //= 2
         return best
 
-    def _write(self, finding: Finding) -> None:
-        if self.folder is not None:
-            name = hashlib.sha256(finding.cause.encode()).hexdigest()[:12]
-            (self.folder / f"crash-{name}").write_bytes(finding.data)
-            (self.folder / f"crash-{name}.txt").write_text(f"{finding.cause}\n{finding.detail}\n{finding.data!r}\n")
-            print(f"{self.target.name}: {finding.cause}\n  replay: {replay_command(self.target, self.folder, name)}")
-            self.save()
 
-
-def replay_command(target: Target, folder: Path, name: str) -> str:
+def replay_command(path: str, file: Path) -> str:
     """Return the command that runs a kept input again."""
-    return f"{sys.executable} -m tests.fuzz replay {target.name} {folder / f'crash-{name}'}"
+    return f"again: {sys.executable} -m tests.hostile replay {path} {file}"
 
 
 def _cause_of(error: BaseException) -> str:
@@ -159,5 +148,5 @@ def _cause_of(error: BaseException) -> str:
     return f"{type(error).__name__} at {place}"
 
 
-def _peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 
 from tests.attacks.families.bodies import ODD_IDS, operations
 from tests.attacks.families.framing import BODY, ROUTES, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, FORM, HELLO, Browser, Target
 from tests.fuzz.routes import paths_of
+from tests.hostile.target import Outcome, attack_class
 
 PAGES = tuple(
     path.removeprefix("/admin")

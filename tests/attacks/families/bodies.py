@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import leaks, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target, multipart
 from tests.fuzz.bodies import BODIES
 from tests.fuzz.hostile_json import hostile, instance_of
 from tests.fuzz.hostile_values import RAW
+from tests.hostile.target import Outcome, attack_class
 
 _SHORT: dict[str, dict[str, int]] = {
     CHAT: {"max_tokens": 4},

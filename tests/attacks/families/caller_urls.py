@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target, multipart
 from tests.attacks.url_forms import PUBLIC, forbidden_urls, forms, places
+from tests.hostile.target import Outcome, attack_class
 
 # Audio is never taken by its address, whatever that is.
 NEVER = ("transcription url", "transcription file_url")

@@ -6,8 +6,8 @@ from random import Random
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Browser, Target
+from tests.hostile.target import Outcome, attack_class
 
 HOUR, DAY = 3600.0, 86_400.0
 JUMPS = (-400 * DAY, -31 * DAY, -7 * DAY, -DAY, -HOUR, -61.0, -1.0, 1.0, 61.0, HOUR, DAY, 7 * DAY, 31 * DAY)

@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.attacks.exchange import Answer, Client
 from tests.attacks.families.framing import BODY, leaks, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, SHORT_TIMES, Target, multipart
+from tests.hostile.target import Outcome, attack_class
 from tests.polling import until
 from tests.support.administrator import ADMIN_KEY
 from tests.support.served import ServedProcess, served

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import BODY, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target, multipart
+from tests.hostile.target import Outcome, attack_class
 from tests.support.administrator import ADMIN_KEY
 
 CROWD = 40

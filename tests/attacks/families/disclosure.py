@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target, multipart
+from tests.hostile.target import Outcome, attack_class
 
 MARK = "pwned4711"
 SCRIPTS = (

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.bills.row import Body, Row, Server, chat, message, response, words
 from tests.bills.runner import bills, line
+from tests.hostile.target import Outcome, attack_class
 
 OPENAI = Server("openai", "openai", "gpt-5", "capabilities = { vision = true, files = true }")
 OLDER = Server("openai-older", "openai", "gpt-4o-mini", "capabilities = { vision = true }")

@@ -8,8 +8,8 @@ from random import Random
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import BODY, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
+from tests.hostile.target import Outcome, attack_class
 
 CROWD = 50
 STREAMED = BODY[:-1] + b',"stream":true}'

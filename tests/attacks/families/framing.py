@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.attacks.exchange import Answer
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CANARY, CHAT, Target
 from tests.fuzz.routes import paths_of
+from tests.hostile.target import Outcome, attack_class
 
 BODY = b'{"model":"tier-1","messages":[{"role":"user","content":"Hello there"}]}'
 METHODS = (

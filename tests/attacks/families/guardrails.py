@@ -5,8 +5,8 @@ from random import Random
 
 from tests.attacks.families.framing import outcome_of
 from tests.attacks.odd_guardrail import MASKED, RIGHT, SLOW, WRONG
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
+from tests.hostile.target import Outcome, attack_class
 
 VERDICTS = (*RIGHT, "block", "replace")
 

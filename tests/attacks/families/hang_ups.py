@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator
 from random import Random
 
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.bills.hang_ups import PROMPT, TEXT, Leaving, left_row
 from tests.bills.row import Body, Row, Server, words
 from tests.bills.runner import bills
+from tests.hostile.target import Outcome, attack_class
 from tests.support.upstream import Call
 
 MOST_TOKENS = 8_000

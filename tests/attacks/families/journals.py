@@ -6,8 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.hostile.target import Outcome, attack_class
 
 _SECTOR = 512
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from random import Random
 
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.hostile.target import Outcome, attack_class
 from tests.quality.judges.scripted_replies import Reply
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.fuzz.hostile_json import hostile
+from tests.hostile.target import Outcome, attack_class
 from tests.inference_core.tokenization.drawn_templates import drawn_template
 from tests.inference_core.tokenization.long_chats import drawn_long_chat
 from tests.model_files import MODEL_FILES, Change

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.attacks.exchange import Answer, Client
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target
+from tests.hostile.target import Outcome, attack_class
 from tests.inference_core.grammar.hostile_grammars import gbnf_chain, many_properties
 
 MOST_SECONDS = 0.05

@@ -9,8 +9,8 @@ from random import Random
 
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.hostile.target import Outcome, attack_class
 from tests.tiers.audio import samples
 
 # Of the target's catalogue: $1 per hour of audio, image, thousand searches or inputs, and million characters.

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.gateway.private_forms import CASES, CHAT, OPEN, TEXTS, in_chat
+from tests.hostile.target import Outcome, attack_class
 
 # Requests between which one that is not private is sent.
 CONTROL = 10

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import httpx
 
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.attacks.url_forms import places
+from tests.hostile.target import Outcome, attack_class
 from tests.support.administrator import ADMIN_KEY
 from tiers.remote.http_transport import ask
 

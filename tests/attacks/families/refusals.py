@@ -8,8 +8,8 @@ from typing import Any
 from tests.attacks.echo_upstream import REFUSED, TOLD
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target
+from tests.hostile.target import Outcome, attack_class
 from tests.tiers.remote.scripted_refusals import refusal
 
 NUMBERS = 10_000

@@ -15,10 +15,10 @@ from joserfc.jwk import KeySet, OctKey, RSAKey
 from tests.attacks.exchange import Answer
 from tests.attacks.families.access import SESSION
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.fuzz.hostile_json import hostile
 from tests.gateway.openid_answers import KEY, Provider, claims_of
+from tests.hostile.target import Outcome, attack_class
 
 DISCOVERY, TOKENS, KEYS, INFO = "/.well-known/openid-configuration", "/token_endpoint", "/keys", "/userinfo_endpoint"
 STRANGERS = ["guests"]

@@ -11,10 +11,10 @@ from random import Random
 from tests.attacks.echo_upstream import PAUSE
 from tests.attacks.exchange import Client
 from tests.attacks.families.framing import BODY, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, CONNECTIONS, HELLO, Target
 from tests.fuzz.hostile_json import hostile
 from tests.fuzz.hostile_values import RAW
+from tests.hostile.target import Outcome, attack_class
 
 WS = "/v1/chat/completions/ws"
 LONG = [{"role": "user", "content": f"{PAUSE} for a while"}]

@@ -14,8 +14,8 @@ from typing import Any
 from classifier.local.cells import LABELS_BOUND
 from tests.attacks.exchange import Answer
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
+from tests.hostile.target import Outcome, attack_class
 from tests.polling import until
 
 WORDS = (

@@ -10,10 +10,10 @@ from typing import Any
 from tests.attacks.exchange import Answer
 from tests.attacks.families.bodies import ODD_IDS
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, HELLO, Target
 from tests.fuzz.bodies import SCHEMA, TOOL
 from tests.gateway.inference.api.test_hostile_grammars import ATTACKS as GRAMMARS
+from tests.hostile.target import Outcome, attack_class
 from tests.inference_core.grammar.drawn_schemas import drawn_schema
 
 TEMPLATES = (

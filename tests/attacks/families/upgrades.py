@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.attacks.families.framing import BODY, outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
+from tests.hostile.target import Outcome, attack_class
 
 MARKER = b"/smuggled-4712"
 # As nghttp2 and Java send them, and as no client would.

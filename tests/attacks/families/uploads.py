@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from tests.attacks.exchange import Client
 from tests.attacks.families.framing import outcome_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import SHORT_TIMES, Target
+from tests.hostile.target import Outcome, attack_class
 from tests.loop_thread import on_a_thread
 from tests.polling import until
 from tests.support.administrator import ADMIN_KEY

@@ -8,8 +8,8 @@ from random import Random
 from tests.attacks.exchange import Answer
 from tests.attacks.families.upstream_floods import hostile_outcome, hostile_request
 from tests.attacks.hostile_catalog import TIERS, write_hostile_catalog
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.hostile.target import Outcome, attack_class
 
 # Each prompt has fewer bytes, each answer 16 tokens, at $1 and $2 a million; and a second tier may take over.
 MOST_USD = 2 * (400 * 1.0 + 16 * 2.0) / 1e6

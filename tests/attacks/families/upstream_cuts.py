@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from tests.attacks.exchange import Answer
 from tests.attacks.hostile_catalog import TIERS
 from tests.attacks.mortal_cores import ANSWER_TOKENS
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
 from tests.attacks.upstream_cuts import number_of_cuts
 from tests.gateway.known_text import known_text
+from tests.hostile.target import Outcome, attack_class
 from tests.polling import until
 from tests.support.served import UNCACHED
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from tests.attacks.exchange import Answer
 from tests.attacks.families.upstream_floods import hostile_outcome, hostile_request
 from tests.attacks.hostile_catalog import TIERS
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
 from tests.attacks.upstream_echoes import KEY
+from tests.hostile.target import Outcome, attack_class
 
 _TIERS = tuple(tier for tier in TIERS if tier != "engine")
 """Of these the key is `KEY`; a child engine's is made at its start."""

@@ -10,8 +10,8 @@ from typing import Any
 from tests.attacks import upstream_floods as floods
 from tests.attacks.exchange import PATIENCE, Answer
 from tests.attacks.hostile_catalog import MAX_TOKENS, TIERS, TOTAL_SECONDS, write_hostile_catalog
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import CHAT, Target
+from tests.hostile.target import Outcome, attack_class
 
 # A request for 16 tokens has an answer of no more bytes, and takes no more seconds than its attempts on two tiers.
 MOST_ANSWER_BYTES = 8 * 2**20

@@ -21,8 +21,8 @@ from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.store.database import migrate, open_database
 from quality.verification.sampling import sampling_of
-from tests.attacks.outcome import Outcome, attack_class
 from tests.attacks.targets import Target
+from tests.hostile.target import Outcome, attack_class
 from tests.quality.loop_world import ScriptedTerms, ScriptedTier, record
 from tiers.deltas import Delta
 from tiers.tier import AnswerEnd, GenerationRequest, Usage

@@ -7,7 +7,7 @@ from typing import Any
 from tests.fuzz.asgi_gateway import ADMIN, JSON, gateway
 from tests.fuzz.bodies import BODIES
 from tests.fuzz.mutations import json_mutated
-from tests.fuzz.target import Target, fuzz_target
+from tests.hostile.target import FuzzTarget, fuzz_target
 
 
 def json_seeds(bodies: list[Any]) -> list[bytes]:
@@ -24,7 +24,7 @@ def names_in(value: Any) -> set[str]:
     return {value} if isinstance(value, str) and len(value) < 24 else set()
 
 
-def endpoint(method: str, path: str) -> Target:
+def endpoint(method: str, path: str) -> FuzzTarget:
     """Return a target that sends its input as the body of this endpoint."""
 
     def run(data: bytes) -> str:

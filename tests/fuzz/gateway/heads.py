@@ -1,8 +1,8 @@
 """Request heads and bodies as packets, through the server's HTTP protocol: however they are cut, the same requests."""
 
 from tests.fuzz.pieces import pieces_of
-from tests.fuzz.target import fuzz_target
 from tests.gateway.edge.test_request_heads import LIMIT, Connection
+from tests.hostile.target import fuzz_target
 
 _SEEDS = [
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",

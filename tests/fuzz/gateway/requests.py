@@ -8,7 +8,7 @@ from tests.fuzz.bodies import CHAT
 from tests.fuzz.gateway.bodies import json_seeds
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.routes import paths_of
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 
 _KEY = ADMIN[0][1]
 _HEADERS = [
@@ -63,7 +63,9 @@ def headers_of(data: bytes) -> Headers:
 
 
 @fuzz_target(
-    _HEADERS, [name + b": " for name in _NAMES] + [b"\n", b"; ", b"=", b",", b"Bearer ", b"\xff", b"aio_session="]
+    _HEADERS,
+    [name + b": " for name in _NAMES] + [b"\n", b"; ", b"=", b",", b"Bearer ", b"\xff", b"aio_session="],
+    inputs=200,
 )
 def headers(data: bytes) -> str:
     """Of a chat, a list and a page."""

@@ -13,8 +13,8 @@ from gateway.processes.server import WEBSOCKETS
 from tests.fuzz.asgi_gateway import ADMIN, gateway
 from tests.fuzz.bodies import CHAT
 from tests.fuzz.pieces import pieces_of
-from tests.fuzz.target import fuzz_target
 from tests.gateway.edge.test_websocket_bounds import UPGRADE, frame
+from tests.hostile.target import fuzz_target
 
 _MOST_MESSAGE = 1 << 20
 # Turns of the loop in which an application must have taken what was sent.
@@ -115,6 +115,7 @@ _WORDS = [
         b"\x81\xfe\x00\x05" + bytes(4) + b"Hello",
     ],
     [*_WORDS, b"\xff\xff\xff\xff\xff\xff\xff\xff", b"\xfe\xff\xff", b"\xc1\x80"],
+    inputs=400,
 )
 def frames(data: bytes) -> str:
     """Any bytes after the handshake: messages within the limit, then one end of the connection."""

@@ -6,7 +6,7 @@ from inference_core.errors import CoreError, InvalidRequestError
 from inference_core.grammar.limits import check_bounds, check_length
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 
 _KINDS: tuple[GrammarKind, ...] = ("json_schema", "regex", "lark", "choice")
@@ -81,7 +81,7 @@ def bounds(data: bytes) -> str:
 _workers: list[GrammarWorkers] = []
 
 
-@fuzz_target(_SEEDS, _WORDS)
+@fuzz_target(_SEEDS, _WORDS, inputs=150)
 def compilation(data: bytes) -> str:
     """A matcher, or an error for the caller, within the time limit; whatever happens to the process that compiles."""
     if not _workers:

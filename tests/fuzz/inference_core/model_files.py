@@ -26,7 +26,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.fuzz.inference_core import gguf_bytes, hf_folder
 from tests.fuzz.mutations import json_mutated, mutated
 from tests.fuzz.scratch import scratch_folder
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tests.inference_core.lora.adapters import TINY, write_adapter
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
 
@@ -97,14 +97,14 @@ _GGUF_WORDS = (
 )
 
 
-@fuzz_target(_gguf_files, _GGUF_WORDS, seconds=3.0)
+@fuzz_target(_gguf_files, _GGUF_WORDS, seconds=3.0, inputs=800)
 def gguf(data: bytes) -> str:
     """Weights and tokeniser of a GGUF file."""
     path = _replaced(scratch_folder("gguf") / "model.gguf", data)
     return f"{opens(path)} {tokenises(path)}"
 
 
-@fuzz_target([gguf_bytes.intact().encoded()], mutate=gguf_bytes.damaged)
+@fuzz_target([gguf_bytes.intact().encoded()], mutate=gguf_bytes.damaged, inputs=2000)
 def gguf_fields(data: bytes) -> str:
     """The same, where most inputs are whole files of which a few fields hold anything."""
     return gguf.run(data) or ""
@@ -126,6 +126,7 @@ KINDS: list[tuple[str, Compute]] = [("Q4_1", "int4-int8"), ("Q8_0", "int4-int8")
     mutate=lambda data, random: data[:1] + mutated(data[1:], [], [], len(data), random),
     seconds=30.0,
     megabytes=512,
+    inputs=400,
 )
 def served_weights(data: bytes) -> str:
     """A model whose weights hold anything, of the kind that the first byte chooses, is served: each request ends."""
@@ -198,7 +199,9 @@ def _read_parts(name: str, data: bytes) -> str:
     return f"{opens(folder)}"
 
 
-@fuzz_target([_parts(hf_folder.intact())], [b'"head_dim"', b'"rope_scaling"', b'"sliding_window"'], _parts_mutated)
+@fuzz_target(
+    [_parts(hf_folder.intact())], [b'"head_dim"', b'"rope_scaling"', b'"sliding_window"'], _parts_mutated, inputs=3000
+)
 def folder_fields(data: bytes) -> str:
     """Settings and directory of a Hugging Face folder, of which any field holds anything."""
     return _read_parts("fields", data)

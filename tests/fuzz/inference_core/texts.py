@@ -13,7 +13,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
 from tests.fuzz.mutations import json_mutated
 from tests.fuzz.pieces import random_of
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tests.inference_core.tokenization.vocabularies import (
     CHATML,
     train_byte_level,

@@ -23,7 +23,7 @@ from inference_core.protocol.kv_blocks import BlockChain
 from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 from inference_core.transport.handshake import ClientHandshake, ServerHandshake
 from tests.fuzz.pieces import pieces_of
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 
 _MOST = 1 << 16
 _writer = FrameWriter()

@@ -13,7 +13,7 @@ from quality.learning.outcome_import import OutcomeFileError, read_outcomes
 from tests.fuzz.mutations import json_lines_mutated, json_mutated
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.scratch import scratch_folder
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.validate import check_rules
 from tiers.errors import CatalogError

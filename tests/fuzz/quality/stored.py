@@ -18,7 +18,7 @@ from quality.ledger.journal import (
 )
 from quality.records.record import EmbeddingRecord, decoded, encoded
 from tests.fuzz.scratch import scratch_folder
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tests.quality.store.records import make_record
 from tiers.tier import Delta, Usage
 

@@ -2,7 +2,7 @@
 
 import math
 
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tests.tiers.audio import samples
 from tiers.audio.duration import audio_duration
 

@@ -2,7 +2,7 @@
 
 from inference_core.tokenization.tokenizer import StopStrings
 from tests.fuzz.pieces import pieces_of, random_of
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tiers.dialects.written.call_dialects import DIALECTS
 from tiers.dialects.written.call_parser import CallParser
 from tiers.final_answer.extract import agreement

@@ -5,7 +5,7 @@ import struct
 import zlib
 
 from tests.fuzz.pieces import pieces_of
-from tests.fuzz.target import fuzz_target
+from tests.hostile.target import fuzz_target
 from tiers.dialects.event_stream import BOM, EventParser, EventStreamParser, EventTooLargeError, ServerSentEvent
 from tiers.errors import TierError
 

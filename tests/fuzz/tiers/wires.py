@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tests.fuzz.mutations import json_mutated
 from tests.fuzz.pieces import pieces_of
-from tests.fuzz.target import Target, fuzz_target
+from tests.hostile.target import FuzzTarget, fuzz_target
 from tests.tiers.remote import provider_shapes as shapes
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.dialects.dialect import ServerDialect, dialect_of
@@ -79,7 +79,7 @@ def _require_plain(refusal: TierError) -> None:
         raise refusal
 
 
-def stream_of(kind: RemoteKind, seeds: list[bytes], words: list[bytes], name: str) -> Target:
+def stream_of(kind: RemoteKind, seeds: list[bytes], words: list[bytes], name: str) -> FuzzTarget:
     """Return a target for streams: any cuts say the same."""
 
     def run(data: bytes) -> str:
@@ -91,7 +91,7 @@ def stream_of(kind: RemoteKind, seeds: list[bytes], words: list[bytes], name: st
     return fuzz_target(seeds, words, _events_mutated)(run)
 
 
-def whole_of(kind: RemoteKind, seeds: list[bytes], name: str) -> Target:
+def whole_of(kind: RemoteKind, seeds: list[bytes], name: str) -> FuzzTarget:
     """Return a target for whole answers."""
 
     def run(data: bytes) -> str:
