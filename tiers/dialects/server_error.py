@@ -196,8 +196,8 @@ def _text_of(body: bytes) -> str:
 def _stated_wait(node: Any, depth: int) -> float | None:
     """Return the seconds that a field of an error's envelope gives until the next try; None without any. What else
     there is may repeat the request."""
-    if isinstance(node, list):
-        waits = [_stated_wait(element, depth) for element in node[:_MOST_DEPTH]]
+    if isinstance(node, list) and depth:
+        waits = (_stated_wait(element, depth - 1) for element in node[:_MOST_DEPTH])
         return next((seconds for seconds in waits if seconds is not None), None)
     if not isinstance(node, dict) or not depth:
         return None

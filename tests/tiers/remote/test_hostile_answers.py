@@ -29,6 +29,14 @@ def test_a_body_that_no_parser_takes_is_an_error_with_its_text(body: bytes) -> N
     assert parse_models(200, body) is None
 
 
+@pytest.mark.parametrize(("opened", "closed"), [(b"[", b"]"), (b'{"error": ', b"}"), (b'[{"error": ', b"}]")])
+def test_a_deeply_nested_error_is_read_without_its_wait(opened: bytes, closed: bytes) -> None:
+    deep = 450 // len(closed)
+    body = opened * deep + b'{"error": {"retry_after": 5}}' + closed * deep
+
+    assert parse_error(body).retry_after_seconds is None
+
+
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini", "bedrock", "triton-vllm"])
 @pytest.mark.parametrize("key", [b"choices", b"content", b"candidates", b"output", b"outputs"])
 def test_a_deeply_nested_answer_is_refused(kind: RemoteKind, key: bytes) -> None:
