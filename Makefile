@@ -204,15 +204,15 @@ explore: install
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest --forks $(WORKERS) --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
 # Every parser of bytes that others choose, FUZZ_SECONDS each, guided by coverage: a table of what ran, and every input that
-# fails in build/fuzz with the command that replays it. TARGET: a part of the names, as `python -m tests.fuzz list` prints
-# them. ENGINE=mutation needs no further package.
+# fails in build/hostile with the command that runs it again. TARGET: a part of the names, as `python -m tests.hostile list`
+# prints them. ENGINE=mutation needs no further package.
 FUZZ_SECONDS ?= 300
 FUZZ_JOBS ?= 1
 ENGINE ?= auto
 TARGET ?= *
 
 fuzz: $(STAMP)-fuzz
-	$(BIN)/python -m tests.fuzz run --target "$(TARGET)" --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS) --engine $(ENGINE)
+	$(BIN)/python -m tests.hostile run "fuzz/*$(TARGET)*" --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS) --engine $(ENGINE)
 
 # atheris has wheels for Linux on x86-64 and some versions of Python; without it inputs are chosen by mutation alone.
 $(STAMP)-fuzz: $(STAMP)
@@ -221,16 +221,16 @@ $(STAMP)-fuzz: $(STAMP)
 
 # Model files damaged field by field and byte by byte, 5,000 of each kind.
 fuzz-files: install
-	$(BIN)/python -m tests.fuzz run --target inference_core.model_files --executions 5000
+	$(BIN)/python -m tests.hostile run fuzz/inference_core.model_files --inputs 5000
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/inference/api/test_api_fuzz.py
 
 # More than 40,000 hostile inputs of every class against gateways of our own, on loopback; about a quarter of an hour on two idle cores.
-# A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
+# A table of what each class did; docs/results/attacks.md shows the last one. TARGET="NAME" ATTACK="--scale 0.1 --seed N" for a part.
 attack: install
-	$(BIN)/python -m tests.attacks $(ATTACK)
+	$(BIN)/python -m tests.hostile run "attacks/*$(TARGET)*" --seed 1 $(ATTACK)
 
 # The extensions under AddressSanitizer and UndefinedBehaviorSanitizer: every test of a kernel, those of decisions, of tokens that
 # leave in the middle of a call and of JSON's bounds included, and the real model's answers. Leaks of Python's own allocations are

@@ -100,71 +100,77 @@ def _directory(count: int) -> bytes:
 
 _DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 
-MODEL_FILES: dict[str, Change] = {
-    **{f"a pipe as {name}": _piped(name) for name in _READ},
-    **{f"a device as {name}": _linked(name) for name in _READ},
-    **{f"3 GiB as {name}": _huge(name) for name in _READ},
-    **{f"{name} that is not UTF-8": _written(name, b'{"a": "\xff\xfe"}') for name in _READ},
-    **{f"{name} nested deeply": _written(name, '{"a":' * 100_000 + "1" + "}" * 100_000) for name in _READ},
-    **{f"{name} that is a list": _written(name, "[]") for name in _READ},
-    **{
-        f"{kind} of {number}": _settings("config.json", _rope(kind, number))
-        for kind in ("yarn", "linear", "llama3", "longrope", "dynamic")
-        for number in _NUMBERS
-    },
-    **{f"{key} of {n}": _settings("config.json", {key: f"@{n}@"}) for key in _SIZES for n in (0, -1, 2**62, 1e300)},
-    "normalisers that double": _settings(
-        "tokenizer.json", {"normalizer": {"type": "Sequence", "normalizers": [_DOUBLING] * 40}}
-    ),
-    "a normaliser that writes much": _settings(
-        "tokenizer.json", {"normalizer": _DOUBLING | {"pattern": {"Regex": "."}, "content": "b" * 1000}}
-    ),
-    **{
-        f"splits by {pattern}": _settings("tokenizer.json", {"pre_tokenizer": _split(pattern)})
-        for pattern in ("(a|a)*b", "(x+x+)+y", r"((.*)*)*\1#", "(a", "a*a*a*a*a*b", r"(\w+\s?)*$")
-    },
-    "300,000 added tokens": _settings("tokenizer.json", {"added_tokens": _added(300_000)}),
-    "long added tokens": _settings("tokenizer.json", {"added_tokens": _added(300, "a" * 20_000 + "{}")}),
-    "300,000 added tokens in the settings": _settings(
-        "tokenizer_config.json", {"added_tokens_decoder": {str(257 + n): {"content": f"<{n}>"} for n in range(300_000)}}
-    ),
-    "1,000,000 special tokens": _settings("tokenizer.json", {"added_tokens": _added(1_000_000)}),
-    "a padding of 1e9": _settings("tokenizer.json", {"padding": _padding(10**9)}),
-    "a padding to multiples of 1e9": _settings("tokenizer.json", {"padding": _padding(None, 10**9)}),
-    "a truncation with a stride": _settings(
-        "tokenizer.json",
-        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 1}},
-    ),
-    **{
-        f"a prepend of {count} pieces": _settings(
-            "tokenizer.json", {"normalizer": {"type": "Prepend", "prepend": "a " * count}}
-        )
-        for count in (1_000, 100_000, 5_000_000, 50_000_000)
-    },
-    **{
-        f"a template of {count} pieces": _settings("tokenizer.json", {"post_processor": _processor(count)})
-        for count in (1_000, 100_000, 1_000_000)
-    },
-    "a WordPiece of long words": _settings("tokenizer.json", {"model": _word_piece(2_000, 20_000)}),
-    "a WordPiece of endless words": _settings("tokenizer.json", {"model": _word_piece(20_000, 20_000)}),
-    "a piece of 30 MB": _settings(
-        "tokenizer.json", {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["ab" * 15_000_000, -1]]}}
-    ),
-    **{
-        f"yarn with {key} of {number[:8]}": _settings(
-            "config.json", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, key: f"@{number}@"}}
-        )
-        for key in ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-                    "original_max_position_embeddings")
-        for number in ("1e308", "1e-308", "1e400", "-1", "0", "9" * 400)
-    },
-    "500,000 tensors": _written("model.safetensors", _directory(500_000)),
-    "an index of 500,000 tensors": _written(
-        "model.safetensors.index.json", json.dumps({"weight_map": {f"t{n}": f"s{n}" for n in range(500_000)}})
-    ),
-    "GGUF of 500,000 tensors": _written("model.gguf", struct.pack("<IIQQ", 0x46554747, 3, 500_000, 0) + bytes(1 << 20)),
-    **{f"a template: {name}": _written("chat_template.jinja", source) for name, source in WORK.items()},
-    **{f"a template that may not: {source[:40]}": _written("chat_template.jinja", source) for source in REFUSED},
-    **{f"a template of {name}": _written("chat_template.jinja", source) for name, source in UNREADABLE.items()},
-}  # fmt: skip
-"""What each changes in a folder with a small model."""
+
+def hostile_changes() -> dict[str, Change]:
+    """What each changes in a folder with a small model; together they take 1.4 GB."""
+    return {
+        **{f"a pipe as {name}": _piped(name) for name in _READ},
+        **{f"a device as {name}": _linked(name) for name in _READ},
+        **{f"3 GiB as {name}": _huge(name) for name in _READ},
+        **{f"{name} that is not UTF-8": _written(name, b'{"a": "\xff\xfe"}') for name in _READ},
+        **{f"{name} nested deeply": _written(name, '{"a":' * 100_000 + "1" + "}" * 100_000) for name in _READ},
+        **{f"{name} that is a list": _written(name, "[]") for name in _READ},
+        **{
+            f"{kind} of {number}": _settings("config.json", _rope(kind, number))
+            for kind in ("yarn", "linear", "llama3", "longrope", "dynamic")
+            for number in _NUMBERS
+        },
+        **{f"{key} of {n}": _settings("config.json", {key: f"@{n}@"}) for key in _SIZES for n in (0, -1, 2**62, 1e300)},
+        "normalisers that double": _settings(
+            "tokenizer.json", {"normalizer": {"type": "Sequence", "normalizers": [_DOUBLING] * 40}}
+        ),
+        "a normaliser that writes much": _settings(
+            "tokenizer.json", {"normalizer": _DOUBLING | {"pattern": {"Regex": "."}, "content": "b" * 1000}}
+        ),
+        **{
+            f"splits by {pattern}": _settings("tokenizer.json", {"pre_tokenizer": _split(pattern)})
+            for pattern in ("(a|a)*b", "(x+x+)+y", r"((.*)*)*\1#", "(a", "a*a*a*a*a*b", r"(\w+\s?)*$")
+        },
+        "300,000 added tokens": _settings("tokenizer.json", {"added_tokens": _added(300_000)}),
+        "long added tokens": _settings("tokenizer.json", {"added_tokens": _added(300, "a" * 20_000 + "{}")}),
+        "300,000 added tokens in the settings": _settings(
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {str(257 + n): {"content": f"<{n}>"} for n in range(300_000)}},
+        ),
+        "1,000,000 special tokens": _settings("tokenizer.json", {"added_tokens": _added(1_000_000)}),
+        "a padding of 1e9": _settings("tokenizer.json", {"padding": _padding(10**9)}),
+        "a padding to multiples of 1e9": _settings("tokenizer.json", {"padding": _padding(None, 10**9)}),
+        "a truncation with a stride": _settings(
+            "tokenizer.json",
+            {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 1}},
+        ),
+        **{
+            f"a prepend of {count} pieces": _settings(
+                "tokenizer.json", {"normalizer": {"type": "Prepend", "prepend": "a " * count}}
+            )
+            for count in (1_000, 100_000, 5_000_000, 50_000_000)
+        },
+        **{
+            f"a template of {count} pieces": _settings("tokenizer.json", {"post_processor": _processor(count)})
+            for count in (1_000, 100_000, 1_000_000)
+        },
+        "a WordPiece of long words": _settings("tokenizer.json", {"model": _word_piece(2_000, 20_000)}),
+        "a WordPiece of endless words": _settings("tokenizer.json", {"model": _word_piece(20_000, 20_000)}),
+        "a piece of 30 MB": _settings(
+            "tokenizer.json",
+            {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["ab" * 15_000_000, -1]]}},
+        ),
+        **{
+            f"yarn with {key} of {number[:8]}": _settings(
+                "config.json", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, key: f"@{number}@"}}
+            )
+            for key in ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                        "original_max_position_embeddings")
+            for number in ("1e308", "1e-308", "1e400", "-1", "0", "9" * 400)
+        },
+        "500,000 tensors": _written("model.safetensors", _directory(500_000)),
+        "an index of 500,000 tensors": _written(
+            "model.safetensors.index.json", json.dumps({"weight_map": {f"t{n}": f"s{n}" for n in range(500_000)}})
+        ),
+        "GGUF of 500,000 tensors": _written(
+            "model.gguf", struct.pack("<IIQQ", 0x46554747, 3, 500_000, 0) + bytes(1 << 20)
+        ),
+        **{f"a template: {name}": _written("chat_template.jinja", source) for name, source in WORK.items()},
+        **{f"a template that may not: {source[:40]}": _written("chat_template.jinja", source) for source in REFUSED},
+        **{f"a template of {name}": _written("chat_template.jinja", source) for name, source in UNREADABLE.items()},
+    }  # fmt: skip

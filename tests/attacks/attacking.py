@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.attacks.targets import Target, Targets
 from tests.hostile.report import Report, line, save, total
-from tests.hostile.target import AttackClass, Limits, Outcome, attack_classes
+from tests.hostile.target import AttackClass, Limits, Outcome, target_at
 
 STALL_SECONDS = 0.1
 MOST_GROWTH = 64 * 2**20
@@ -25,11 +25,11 @@ _UNEXPECTED = re.compile(r"^\d{4}-.*(?:\n {4}.*)+|^Traceback(?:\n.*)+", re.M)
 
 def attack_in_turn(paths: Sequence[str], limits: Limits, folder: Path) -> None:
     """Run classes one after another; show and save their reports."""
-    classes = attack_classes()
     reports: list[Report] = []
     with tempfile.TemporaryDirectory(prefix="aio-attack-") as data, ExitStack() as stack:
         targets = Targets(Path(data), stack)
-        for chosen in map(classes.__getitem__, paths):
+        for chosen in map(target_at, paths):
+            assert isinstance(chosen, AttackClass)
             reports.append(run_class(chosen, targets, limits))
             save(reports, folder)
             print(line(reports[-1].row), flush=True)

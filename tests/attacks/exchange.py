@@ -40,6 +40,11 @@ class Answer(NamedTuple):
         found = error.get("code") or error.get("type") if isinstance(error, dict) else ""
         return str(found)
 
+    @property
+    def label(self) -> str:
+        """Status and error code: bounded labels of what was exercised."""
+        return f"{self.status} {self.code}"
+
 
 def encoded(body: Any) -> bytes:
     """Bytes as they are, else JSON."""

@@ -6,13 +6,14 @@ import json
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from litestar import Litestar
 
 from gateway.app import create_app
 from gateway.base.settings import Settings
 from inference_core.tokenization.load_tokenizer import load_tokenizer
+from tests.attacks.exchange import Answer
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
 from tests.support.administrator import ADMIN_HEADERS, ADMIN_KEYS
 from tests.support.app import scripted_tiers
@@ -25,31 +26,6 @@ JSON: Headers = [(b"content-type", b"application/json")]
 _SECONDS = 20.0
 # Turns of the loop that chats over a WebSocket have before their caller leaves.
 _TURNS = 200
-
-
-class Reply(NamedTuple):
-    """What the gateway answered."""
-
-    status: int
-    headers: dict[bytes, bytes]
-    body: bytes
-
-    @property
-    def code(self) -> str:
-        """Status and error code: bounded labels of what was exercised."""
-        return f"{self.status} {self._error_code}"
-
-    @property
-    def json(self) -> Any:
-        """The decoded body."""
-        return json.loads(self.body)
-
-    @property
-    def _error_code(self) -> str:
-        if self.status < 400 or b"json" not in self.headers.get(b"content-type", b""):
-            return ""
-        error = self.json.get("error", {})
-        return str(error.get("code") or error.get("type"))
 
 
 class InProcessGateway:
@@ -89,7 +65,7 @@ class InProcessGateway:
         headers: Headers = JSON,
         query: bytes = b"",
         pieces: list[bytes] | None = None,
-    ) -> Reply:
+    ) -> Answer:
         """Send one request; an exception of the application is raised, and so is an answer of 5xx."""
         reply = self._loop.run_until_complete(self._ask(method, path, pieces or [body], headers, query))
         for tier in self._tiers:
@@ -150,7 +126,7 @@ class InProcessGateway:
             "extensions": {},
         }
 
-    async def _ask(self, method: str, path: str, pieces: list[bytes], headers: Headers, query: bytes) -> Reply:
+    async def _ask(self, method: str, path: str, pieces: list[bytes], headers: Headers, query: bytes) -> Answer:
         sent: list[Any] = []
         answered = asyncio.Event()
         waiting = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces[:-1]]
@@ -174,7 +150,8 @@ class InProcessGateway:
             await self._app(scope, receive, send)
         start = next(message for message in sent if message["type"] == "http.response.start")
         content = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
-        return Reply(start["status"], {name.lower(): value for name, value in start["headers"]}, content)
+        named = {name.decode().lower(): value.decode("latin-1") for name, value in start["headers"]}
+        return Answer(start["status"], named, content)
 
 
 @cache

@@ -13,9 +13,9 @@ _FILE = "reports.json"
 
 
 class Report(msgspec.Struct):
-    """`outcomes` and `findings` are counts by kind. `slowest`, in seconds: CPU time of an input of a fuzz target, or how
-    long an event loop stood still in a class of attacks, the machine's own part deducted. `grown_bytes`: of memory,
-    by one input of a fuzz target, by a whole class."""
+    """`outcomes` and `findings` are counts by kind. `slowest`, in seconds: CPU time of an input of a fuzz target; in a
+    class of attacks how long an event loop stood still, the machine's own part deducted. `grown_bytes`: of memory, by
+    one input of a fuzz target, by a whole class."""
 
     name: str
     inputs: int = 0

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from tests.attacks.attacking import attack_in_turn
 from tests.fuzz.engines import HANG_SECONDS, guide_by_coverage, has_atheris, last_input, mutate_for
 from tests.fuzz.trial import Trial, replay_command
 from tests.hostile.report import Report, saved
@@ -106,6 +105,9 @@ def work(folder: Path, limits: Limits, paths: Sequence[str]) -> None:
     # What was started ends with this process, however it is ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if not paths[0].startswith("fuzz/"):
+        # Not before code is instrumented for fuzz targets.
+        from tests.attacks.attacking import attack_in_turn
+
         attack_in_turn(paths, limits, folder)
     elif is_by_coverage(limits):
         guide_by_coverage(paths[0], limits.seconds or 0.0, folder, limits.seed)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from tests.attacks.targets import Target as Gateway
 
-FUZZ = Path(__file__).parents[1] / "fuzz"
+TESTS = Path(__file__).parents[1]
+_FAMILIES = "attacks/families/*.py"
 Mutation = Callable[[bytes, Random], bytes]
 Seeds = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
@@ -128,21 +129,20 @@ class Limits:
         return self.seconds is not None and self.inputs is None
 
 
-CLASSES: dict[str, AttackClass] = {}
-"""By path, in the order of the report."""
+TARGETS: dict[str, Target] = {}
+"""By path, of the modules that are imported."""
 
 
 def fuzz_target(
-    seeds: Seeds,
-    words: Sequence[bytes] = (),
-    mutate: Mutation | None = None,
-    **limits: Any,
+    seeds: Seeds, words: Sequence[bytes] = (), mutate: Mutation | None = None, **limits: Any
 ) -> Callable[[Callable[[bytes], str | None]], FuzzTarget]:
-    """Make a function the target `package.module.function`, as it stands below tests/fuzz."""
+    """Register a function as the target `package.module.function`, as it stands below tests/fuzz."""
 
     def target(run: Callable[[bytes], str | None]) -> FuzzTarget:
         name = f"{run.__module__.removeprefix('tests.fuzz.')}.{run.__name__}"
-        return FuzzTarget(name, run, seeds, tuple(words), mutate, **limits)
+        made = FuzzTarget(name, run, seeds, tuple(words), mutate, **limits)
+        TARGETS[made.path] = made
+        return made
 
     return target
 
@@ -156,39 +156,17 @@ def attack_class(name: str, inputs: int, *on: str, privileged: bool = False) -> 
             # A laptop's models take their time.
             share = 1 if place == 0 else 8 if gateway == "laptop" else 3
             made = AttackClass(full, attack, gateway, inputs // share, privileged)
-            CLASSES[made.path] = made
+            TARGETS[made.path] = made
         return attack
 
     return register
 
 
-def attack_classes() -> dict[str, AttackClass]:
-    """All classes of attacks by path, in the order of the report."""
-    for family in importlib.import_module("tests.attacks.families").FAMILIES:
-        importlib.import_module(f"tests.attacks.families.{family}")
-    return CLASSES
-
-
-def fuzz_targets() -> dict[str, FuzzTarget]:
-    """All fuzz targets by path, sorted."""
-    found: dict[str, FuzzTarget] = {}
-    for path in FUZZ.glob("*/*.py"):
-        module = importlib.import_module(f"tests.fuzz.{path.parent.name}.{path.stem}")
-        found |= {value.path: value for value in vars(module).values() if isinstance(value, FuzzTarget)}
-    return dict(sorted(found.items()))
-
-
 def target_at(path: str) -> Target:
     """Return one target; of a fuzz target only its own module is imported. Raises `KeyError`."""
-    module, _, function = path.removeprefix("fuzz/").rpartition(".")
-    found: Target | None = None
-    if not path.startswith("fuzz/"):
-        found = attack_classes().get(path)
-    elif (FUZZ / f"{module.replace('.', '/')}.py").is_file():
-        found = getattr(importlib.import_module(f"tests.fuzz.{module}"), function, None)
-    if not isinstance(found, Target):
-        raise KeyError(f"no target is called {path!r}")
-    return found
+    module = path.removeprefix("fuzz/").rpartition(".")[0].replace(".", "/")
+    _load(f"fuzz/{module}.py" if path.startswith("fuzz/") else _FAMILIES)
+    return TARGETS[path]
 
 
 def targets_like(*patterns: str, without: Sequence[str] = ()) -> list[Target]:
@@ -198,5 +176,11 @@ def targets_like(*patterns: str, without: Sequence[str] = ()) -> list[Target]:
     def has(path: str, wanted: Sequence[str]) -> bool:
         return any(pattern in path or fnmatch(path, pattern) for pattern in wanted)
 
-    every: dict[str, Target] = {**fuzz_targets(), **attack_classes()}
-    return [target for path, target in every.items() if has(path, patterns or ["*"]) and not has(path, without)]
+    _load("fuzz/*/*.py")
+    _load(_FAMILIES)
+    return [target for path, target in TARGETS.items() if has(path, patterns or ["*"]) and not has(path, without)]
+
+
+def _load(files: str) -> None:
+    for file in sorted(TESTS.glob(files)):
+        importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))

@@ -8,27 +8,21 @@ import pytest
 
 from tests.fuzz.trial import ROOT
 from tests.hostile import running
-from tests.hostile.report import Report, markdown, save, saved, total
-from tests.hostile.target import FuzzTarget, Limits, fuzz_targets, target_at, targets_like
+from tests.hostile.report import Report, markdown, save, total
+from tests.hostile.target import FuzzTarget, Limits, target_at, targets_like
 
 
 def test_a_name_that_is_no_target_is_refused() -> None:
     wrong = ("tiers.wires.nothing", "tiers.nothing.a", "nothing", "tiers.wires.wire")
     for path in (*(f"fuzz/{name}" for name in wrong), "attacks/open/sign-in", "sign-in"):
-        with pytest.raises(KeyError, match="no target"):
+        with pytest.raises(KeyError, match=path):
             target_at(path)
-
-
-def test_every_target_is_found_by_its_path() -> None:
-    for target in targets_like():
-        assert target_at(target.path) is target
 
 
 def test_targets_are_chosen_by_parts_and_patterns_of_their_paths() -> None:
     def chosen(*patterns: str, without: tuple[str, ...] = ()) -> list[str]:
         return [target.path for target in targets_like(*patterns, without=without)]
 
-    assert chosen("fuzz/") == list(fuzz_targets())
     assert chosen("*/sign-in") == ["attacks/keyed/sign-in"]
     assert chosen("/sign-in", without=("shared/",)) == ["attacks/keyed/sign-in"]
     assert chosen("tiers.audio", "/few files/") == [
@@ -86,16 +80,6 @@ def test_a_total_has_the_sums_and_the_worst() -> None:
     assert (whole.inputs, whole.slowest, whole.grown_bytes, whole.outcomes) == (3, 0.5, 2**20, {"read": 3})
     assert (whole.found(), whole.found(["stall"])) == (1, 0)
     assert markdown(reports).splitlines()[-1] == "| all | 3 | 500 | 1 | 1 stall |"
-
-
-def test_what_a_process_saved_is_read_again(tmp_path: Path) -> None:
-    report = Report("a", 1)
-    report.note("stall", "x")
-
-    save([report], tmp_path)
-
-    assert saved(tmp_path) == [report]
-    assert saved(tmp_path / "nothing") == []
 
 
 def test_the_command_says_what_it_found_by_its_status() -> None:

@@ -17,7 +17,7 @@ from tests.fuzz.hostile_json import hostile
 from tests.hostile.target import Outcome, attack_class
 from tests.inference_core.tokenization.drawn_templates import drawn_template
 from tests.inference_core.tokenization.long_chats import drawn_long_chat
-from tests.model_files import MODEL_FILES, Change
+from tests.model_files import Change, hostile_changes
 
 MOST_SECONDS, MOST_BYTES = 2.0, 300 * 2**20
 # Where the child that reads a tokeniser first is ended at its limit of 10 s, or one that renders a template at 5 s.
@@ -27,7 +27,7 @@ _MOST_SECONDS_OF_A_RENDER = 6.0
 # Of the characters of a render: in a list of pieces, and as one text.
 _MOST_BYTES_OF_A_RENDER = 1 << 30
 # After it a check that does not end is ended.
-_LONGEST = 20
+_LONGEST = 60
 # Of the address space, so that what eats memory ends before the machine does.
 _MOST_ADDRESSES = 6 << 30
 
@@ -44,10 +44,11 @@ def model_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         # What a check imports is loaded before its memory is counted.
         check_model(str(sound))
         yield _outcome("a sound model", *checked(sound), wanted=(0,))
-        names = draw.sample(list(MODEL_FILES), min(count, len(MODEL_FILES)))
+        files = hostile_changes()
+        names = draw.sample(list(files), min(count, len(files)))
         for number, name in enumerate(names):
             hostile = Path(folder) / f"m{number}"
-            yield _outcome(name, *checked(changed(sound, hostile, MODEL_FILES[name])), wanted=(0, 1))
+            yield _outcome(name, *checked(changed(sound, hostile, files[name])), wanted=(0, 1))
             shutil.rmtree(hostile)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from tests.attacks.targets import Target
-from tests.hostile.target import CLASSES, Outcome, attack_class
+from tests.hostile.target import AttackClass, Outcome, attack_class, target_at
 
 TOGETHER = (
     "request heads", "request smuggling", "paths", "headers", "JSON bodies", "queries and ids", "uploads",
@@ -24,8 +24,9 @@ def all_at_once(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         view = copy.copy(target)
         view.client = target.new_client()
         with view.client:
-            attack = CLASSES[f"attacks/{target.name}/{name}"].attack
-            return list(attack(view, Random(f"{drawn} {name}"), max(4, count // len(TOGETHER))))
+            chosen = target_at(f"attacks/{target.name}/{name}")
+            assert isinstance(chosen, AttackClass)
+            return list(chosen.attack(view, Random(f"{drawn} {name}"), max(4, count // len(TOGETHER))))
 
     with ThreadPoolExecutor(len(TOGETHER)) as pool:
         for running in [pool.submit(one, name) for name in TOGETHER]:

@@ -28,7 +28,7 @@ def endpoint(method: str, path: str) -> FuzzTarget:
     """Return a target that sends its input as the body of this endpoint."""
 
     def run(data: bytes) -> str:
-        return gateway().ask(method, path, data, JSON).code
+        return gateway().ask(method, path, data, JSON).label
 
     bodies = BODIES[path]
     words = [b'"' + word.encode() + b'"' for word in sorted(names_in(bodies)) if word]
@@ -112,4 +112,4 @@ def _change_mutated(data: bytes, random: Random) -> bytes:
 def changes(data: bytes) -> str:
     """Bodies of an administrator's changes; the first byte chooses the endpoint."""
     method, path = list(CHANGES)[data[0] % len(CHANGES)] if data else ("POST", "/admin/api/keys")
-    return f"{path} {gateway().ask(method, path, data[1:], ADMIN + JSON).code}"
+    return f"{path} {gateway().ask(method, path, data[1:], ADMIN + JSON).label}"

@@ -71,9 +71,9 @@ def headers(data: bytes) -> str:
     """Of a chat, a list and a page."""
     given = headers_of(data)
     body = json_seeds(CHAT)[0]
-    codes = [gateway().ask("POST", "/v1/chat/completions", body, given).code]
+    codes = [gateway().ask("POST", "/v1/chat/completions", body, given).label]
     codes += [
-        gateway().ask("GET", path, b"", given).code for path in ("/v1/models", "/admin/login", "/admin/keys", "/docs")
+        gateway().ask("GET", path, b"", given).label for path in ("/v1/models", "/admin/login", "/admin/keys", "/docs")
     ]
     return " ".join(code[:3] for code in codes)
 
@@ -207,7 +207,7 @@ def uploads(data: bytes) -> str:
         size, stored = reply.json["bytes"], gateway().ask("GET", f"/v1/files/{file_id}/content", b"", ADMIN)
         assert len(stored.body) == size <= len(data)
         assert gateway().ask("DELETE", f"/v1/files/{file_id}", b"", ADMIN).status == 200
-    return reply.code
+    return reply.label
 
 
 @fuzz_target(
@@ -217,7 +217,7 @@ def upload_boundaries(data: bytes) -> str:
     """A content type with any boundary, before a form with that boundary."""
     boundary = bytes(byte for byte in data if byte >= 32 and byte != 127)
     kind = [(b"content-type", b"multipart/form-data; boundary=" + boundary)]
-    return gateway().ask("POST", "/v1/files", _UPLOADS[0].replace(b"--x", b"--" + boundary), ADMIN + kind).code
+    return gateway().ask("POST", "/v1/files", _UPLOADS[0].replace(b"--x", b"--" + boundary), ADMIN + kind).label
 
 
 @fuzz_target(
