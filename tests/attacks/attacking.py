@@ -67,7 +67,6 @@ def _attacked(chosen: AttackClass, targets: Targets, limits: Limits, seed: int) 
     except (AssertionError, OSError) as error:
         # A class checks what it needs to go on; where the gateway is dead it has no connection.
         report.note("class ended", f"{type(error).__name__}: {error}")
-    report.seconds = time.monotonic() - began
     if not target.lives():
         report.note("death", f"status {target.aio.process.poll()}: {target.new_log()[-2000:]}")
         targets.replace(chosen.on)
@@ -81,8 +80,6 @@ def _attacked(chosen: AttackClass, targets: Targets, limits: Limits, seed: int) 
 
 def _judge(report: Report, outcome: Outcome) -> None:
     report.inputs += 1
-    status = str(outcome.status)
-    report.outcomes[status] = report.outcomes.get(status, 0) + 1
     if outcome.is_server_error:
         report.note("5xx", f"{outcome.status} {outcome.code} {outcome.label}")
     if outcome.status == -1:

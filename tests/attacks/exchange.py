@@ -1,6 +1,7 @@
 """Requests as bytes: a client that sends what no library would, and reads whatever comes back."""
 
 import http.client
+import io
 import json
 import socket
 from contextlib import suppress
@@ -118,9 +119,10 @@ class Client:
             fresh = self._socket is None
             if self._socket is None:
                 self._socket = self.connect()
+                self._reader = _Reader(self._socket)
             with suppress(ConnectionError):
                 self._socket.sendall(request)
-            answer, closes = _read(self._socket, "HEAD" if head_only else "GET")
+            answer, closes = _read(self._reader, "HEAD" if head_only else "GET")
             if closes:
                 self.close()
             if answer.status != 0 or fresh or attempt:
@@ -138,14 +140,16 @@ class Client:
             except ConnectionError:
                 pass
             connection.settimeout(SILENCE)
+            reader = _Reader(connection)
             while len(answers) < most:
-                answer, closes = _read(connection, "GET")
+                answer, closes = _read(reader, "GET")
                 if answer.status == -1:
                     # What is missing will not come.
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_WR)
                     connection.settimeout(PATIENCE)
-                    answer, _ = _read(connection, "GET")
+                    # A reader reads no more after a time-out.
+                    answer, _ = _read(_Reader(connection), "GET")
                     closes = True
                 if answer.status != 0:
                     answers.append(answer)
@@ -154,10 +158,21 @@ class Client:
         return answers or [Answer(0)]
 
 
-def _read(connection: socket.socket, method: str) -> tuple[Answer, bool]:
+class _Reader(io.BufferedReader):
+    """Reads the answers of a connection: `http.client` makes a file of its socket for each, and closes it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(socket.SocketIO(connection, "r"))
+
+    def makefile(self, mode: str) -> "_Reader":
+        return self
+
+    def close(self) -> None: ...
+
+
+def _read(reader: _Reader, method: str) -> tuple[Answer, bool]:
     """The next answer, and whether the connection is over."""
-    # Unbuffered: what follows the answer stays in the socket.
-    response = http.client.HTTPResponse(_Unbuffered(connection), method=method)  # type: ignore[arg-type]
+    response = http.client.HTTPResponse(reader, method=method)  # type: ignore[arg-type]
     try:
         response.begin()
         body = response.read()
@@ -169,48 +184,4 @@ def _read(connection: socket.socket, method: str) -> tuple[Answer, bool]:
     for name, value in response.getheaders():
         name = name.lower()
         headers[name] = f"{headers[name]}\n{value}" if name == "set-cookie" and name in headers else value
-    closes = response.will_close
-    return Answer(response.status, headers, body), closes
-
-
-class _Unbuffered:
-    """A socket whose file reads no further than asked."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def makefile(self, mode: str) -> Any:
-        return _Lines(self._connection)
-
-
-class _Lines:
-    """The reading half of a file, over a socket whose unread data is peeked at."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self.closed = False
-
-    def readline(self, limit: int = -1) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and (limit < 0 or len(line) < limit):
-            peeked = self._connection.recv(65_536, socket.MSG_PEEK)
-            if not peeked:
-                return line
-            end = peeked.find(b"\n")
-            line += self._connection.recv(len(peeked) if end < 0 else end + 1)
-        return line
-
-    def read(self, count: int = -1) -> bytes:
-        parts, left = [], count
-        while left != 0:
-            piece = self._connection.recv(1 << 20 if left < 0 else min(left, 1 << 20))
-            if not piece:
-                break
-            parts.append(piece)
-            left -= len(piece) if left > 0 else 0
-        return b"".join(parts)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
+    return Answer(response.status, headers, body), response.will_close

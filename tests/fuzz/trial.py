@@ -34,7 +34,7 @@ class Trial:
     def __init__(self, target: FuzzTarget, folder: Path | None = None) -> None:
         self.target, self.folder = target, folder
         self.report, self.findings = Report(target.path), dict[str, Finding]()
-        self._slowest = b""
+        self._slowest, self._outcomes = b"", set[str]()
         self._started = self._saved = time.monotonic()
         # The first calls import and compile what later ones use.
         for seed in target.seeds:
@@ -58,7 +58,7 @@ class Trial:
         if failure is None and growth > self.target.megabytes << 20:
             failure = Finding("memory", f"the process grew by {growth >> 20} MiB", data)
         if failure is None:
-            report.outcomes[outcome] = report.outcomes.get(outcome, 0) + 1
+            self._outcomes.add(outcome)
         else:
             self._keep(failure)
         if time.monotonic() > self._saved + 1:
@@ -78,9 +78,9 @@ class Trial:
         self._saved = time.monotonic()
         if self.folder is not None:
             report = self.report
-            report.seconds = time.monotonic() - self._started
-            a_second, slow = report.inputs / max(report.seconds, 0.001), f"{len(self._slowest)} bytes were slowest"
-            report.remarks = f"{a_second:.0f} a second, {len(report.outcomes)} outcomes, {slow}"
+            a_second = report.inputs / (self._saved - self._started)
+            slowest = f"{len(self._slowest)} bytes were slowest"
+            report.remarks = f"{a_second:.0f} a second, {len(self._outcomes)} outcomes, {slowest}"
             save([report], self.folder)
             (self.folder / "slowest").write_bytes(self._slowest)
 

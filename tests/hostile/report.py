@@ -13,16 +13,14 @@ _FILE = "reports.json"
 
 
 class Report(msgspec.Struct):
-    """`outcomes` and `findings` are counts by kind. `slowest`, in seconds: CPU time of an input of a fuzz target; in a
+    """`findings`: counts by kind. `slowest`, in seconds: CPU time of an input of a fuzz target; in a
     class of attacks how long an event loop stood still, the machine's own part deducted. `grown_bytes`: of memory, by
     one input of a fuzz target, by a whole class."""
 
     name: str
     inputs: int = 0
-    seconds: float = 0.0
     slowest: float = 0.0
     grown_bytes: int = 0
-    outcomes: dict[str, int] = msgspec.field(default_factory=Counter)
     findings: dict[str, int] = msgspec.field(default_factory=Counter)
     examples: list[str] = msgspec.field(default_factory=list)
     remarks: str = ""
@@ -55,10 +53,8 @@ def total(name: str, reports: Sequence[Report]) -> Report:
     whole = Report(name)
     for report in reports:
         whole.inputs += report.inputs
-        whole.seconds += report.seconds
         whole.slowest = max(whole.slowest, report.slowest)
         whole.grown_bytes = max(whole.grown_bytes, report.grown_bytes)
-        whole.outcomes = Counter(whole.outcomes) + Counter(report.outcomes)
         whole.findings = Counter(whole.findings) + Counter(report.findings)
         whole.examples += report.examples
     return whole

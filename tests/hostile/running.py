@@ -30,13 +30,6 @@ _LONGEST_SECONDS = 3600.0
 _ENDING_SECONDS = 60.0
 
 
-def is_by_coverage(limits: Limits) -> bool:
-    """Whether fuzz targets are guided by coverage."""
-    if limits.engine == "auto":
-        return has_atheris() and limits.is_by_time
-    return limits.engine == "atheris"
-
-
 def run(targets: Sequence[Target], limits: Limits, folder: Path, jobs: int = 1) -> list[Report]:
     """Run `targets`, `jobs` processes at a time, with logs and failing inputs in folders below `folder`."""
     by_process: dict[str, list[Target]] = defaultdict(list)
@@ -73,6 +66,8 @@ def _in_process(
     longest = _LONGEST_SECONDS if limits.seconds is None else limits.seconds * len(targets)
     began = time.monotonic()
     with (own / "log").open("wb") as log, tempfile.TemporaryDirectory(prefix="aio-hostile-") as temporary:
+        # A database's own user looks into it.
+        Path(temporary).chmod(0o711)
         process = subprocess.Popen(
             [*command, *(target.path for target in targets)], stderr=log, env=os.environ | {"TMPDIR": temporary}
         )
@@ -109,7 +104,7 @@ def work(folder: Path, limits: Limits, paths: Sequence[str]) -> None:
         from tests.attacks.attacking import attack_in_turn
 
         attack_in_turn(paths, limits, folder)
-    elif is_by_coverage(limits):
+    elif limits.is_by_time and (limits.engine == "atheris" or (limits.engine == "auto" and has_atheris())):
         guide_by_coverage(paths[0], limits.seconds or 0.0, folder, limits.seed)
     else:
         target = target_at(paths[0])
