@@ -61,9 +61,10 @@ def origin_of(path: Path) -> Origin:
 
 
 def in_words(path: Path) -> str:
-    """Return file, machine, day and commit in one phrase."""
+    """Return file, machine, day and commit in one phrase, and whether the pages mark it as old."""
     origin = origin_of(path)
     parts = [path.name, origin.processor, origin.day, f"commit {origin.commit}" if not origin.stored_by else origin.at]
+    parts += ["old"] * (path.name in ages.read_marks(path.parent))
     return ", ".join(part for part in parts if part and part not in ("commit ", UNKNOWN))
 
 

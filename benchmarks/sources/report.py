@@ -83,7 +83,8 @@ def report(measurements: Path) -> str:
     """Return the page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
     sections = {
         "What the sources claim": _claims(measurements),
-        "A 100-token answer, stage by stage": stage_section(stages(measurements), _timed_model(measurements)),
+        "A 100-token answer, stage by stage": stage_section(stages(measurements), _timed_model(measurements))
+        + (f"\n\n**{mark}**" if (mark := read_marks(measurements).get("stages.json")) else ""),
         "Feature matrix": f"{_features(tables().engines)}\n\n{_features(tables().servers)}\n\n"
         "The other servers' features are as sources 004 and 003 state, not checked here.",
         "Records": _records(measurements),
@@ -106,7 +107,8 @@ def _claims(measurements: Path) -> str:
     rows = [[claim.name, claim.source, *(str(cell) or UNKNOWN for cell in (claim.here, claim.setting, claim.why))]
             for claim in claims(measurements)]  # fmt: skip
     return (
-        f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. `python -m benchmarks claims` counts the "
+        f"{_table(head, rows)}\n\nNumbers in brackets are the sources'. “old”: its code has changed much since, or its "
+        "program is gone (column “age” of the [records](#records)). `python -m benchmarks claims` counts the "
         "steps of batches again, `savings` the savings; quantised and naive are of commit 87ccfa41, prefix-hits, "
         "core-lag and loop-lag of 33132abc, which had their programs; other commands and all figures of the loads are "
         "in [performance.md](performance.md) and [history.md](history.md)."

@@ -1,5 +1,6 @@
 """A stored figure is marked where its code has changed much since, or its program is gone (SPEC TB-10)."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from benchmarks.__main__ import _COMMANDS
 from benchmarks.sources import ages
 from benchmarks.sources.ages import MEASURED, MeasuredCode, mark_of, measured_code, read_marks, write_marks
-from benchmarks.sources.origins import measurements_of
+from benchmarks.sources.origins import in_words, measurements_of
 from benchmarks.sources.report import report
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,16 @@ def test_marks_are_kept_and_shown_on_the_page(tmp_path: Path) -> None:
     write_marks(tmp_path, {"step.jsonl": "Old: by a test.", "route.json": ""})
     assert read_marks(tmp_path) == {"step.jsonl": "Old: by a test."}
     assert "| Old: by a test. |" in report(tmp_path)
+
+
+def test_a_figure_of_an_old_measurement_is_called_old_where_it_stands(tmp_path: Path) -> None:
+    for name in ("soak.jsonl", "stages.json"):
+        shutil.copy(MEASUREMENTS / name, tmp_path)
+    write_marks(tmp_path, {"soak.jsonl": "Old: by a test.", "stages.json": "Old: by a test."})
+    assert in_words(tmp_path / "soak.jsonl").endswith(", old")
+    assert not in_words(MEASUREMENTS / "savings.jsonl").endswith(", old")
+    stages = report(tmp_path).split("## Feature matrix")[0]
+    assert stages.rstrip().endswith("**Old: by a test.**")
 
 
 def test_it_is_known_what_each_stored_measurement_is_of_and_what_measures_it() -> None:
