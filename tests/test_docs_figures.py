@@ -12,10 +12,13 @@ from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.markdown import number, times
 from benchmarks.report.measurement import read_results, rows_of
 from benchmarks.report.peer_tables import results_of
+from benchmarks.sources.ages import read_marks
 
 ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "docs" / "measurements"
 HEADLINE = "mmlu_pro, two makers"
+# The list of requirements names files in its tests; all other pages state figures.
+HAND_WRITTEN = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "requirements.md")
 
 
 def text_of(page: str) -> str:
@@ -161,3 +164,12 @@ def test_the_speed_of_fp8_on_a_card_is_said_of_one_stream_and_of_many() -> None:
     assert said in text_of("docs/results/performance-gpu.md")
     both = f"{alone:.2f}× of BF16, one answer at a time on one H200, {many:.2f}× with 64"
     assert both in text_of("docs/results/report.md")
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: page.name)
+def test_a_section_that_rests_on_an_old_measurement_says_so(page: Path) -> None:
+    marked = read_marks(MEASUREMENTS)
+    unfenced = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for part in re.split(r"^(?=##+ )", unfenced, flags=re.MULTILINE):
+        named = set(re.findall(r"[\w-]+\.jsonl?\b", part)) & marked.keys()
+        assert not named or re.search(r"\bold\b", part, re.IGNORECASE), (part.splitlines()[0], named)
