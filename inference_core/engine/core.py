@@ -24,6 +24,7 @@ from inference_core.errors import CoreError, IntegrityError, InvalidRequestError
 from inference_core.execution.runner import Interruption, ModelRunner
 from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.lora.adapter import AdapterSlots
@@ -98,6 +99,8 @@ class Core:
         self._numbers = count()
         self._releases: list[Callable[[], object]] = []
         self._routes: TokenRoutes | None = None
+        for name, layout in self._new_layouts(self._knobs.active).items():
+            self._lay_out(self._models[name], layout)
 
     @property
     def model_infos(self) -> list[ModelInfo]:
@@ -320,6 +323,9 @@ class Core:
         """
         for name in self._models if model is None else [model]:
             self._require_drafter(changes.get("speculation"), name)
+        layouts = self._new_layouts(self._knobs.active | self._knobs.after(changes, model))
+        if layouts:
+            self._pins.require_room(layouts, self._schedulers)
         was_fast = {served.name: served.computes_prompts_fast for served in self._models.values()}
         self._knobs.change(changes, model, keep)
         if "threads" in changes and self._use_threads is not None:
@@ -327,12 +333,27 @@ class Core:
         for name, served in self._models.items():
             served.set_knobs(self._knobs.of(name))
             scheduler = served.scheduler
-            if not scheduler.knobs.prefix_caching or served.computes_prompts_fast != was_fast[name]:
+            is_cold = name in layouts or not scheduler.knobs.prefix_caching
+            if is_cold or served.computes_prompts_fast != was_fast[name]:
                 # Prompts no longer find what was computed for them: it is computed again once they do.
                 for pin in self._pins.of(name):
                     self._release_pin(pin)
             if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
+            if name in layouts:
+                self._lay_out(served, layouts[name])
+
+    def _new_layouts(self, knobs: Mapping[str, Knobs]) -> dict[str, KVLayout]:
+        """Return the layouts of the models whose cache `knobs` give another dtype."""
+        layouts = ((name, model.layout_with(knobs[name].kv_dtype)) for name, model in self._models.items())
+        return {name: layout for name, layout in layouts if layout is not None}
+
+    def _lay_out(self, model: ServedModel, layout: KVLayout) -> None:
+        """Give `model`, which has no pinned blocks, blocks of `layout`."""
+        model.scheduler.lay_out(layout, self._clock())
+        for served in self._models.values():
+            served.speculator.lay_out(model.name, layout)
+        model.runner.use_kv_dtype(layout.dtype)
 
     def load_adapter(self, model: str, name: str, path: str, *, listed: bool = False) -> None:
         """Serve the PEFT folder `path` as adapter `name` of `model`; `listed`: the core's specification names it.

@@ -17,6 +17,7 @@ from inference_core.engine.sequence import Sequence, Status
 from inference_core.errors import IntegrityError, RankLostError
 from inference_core.execution.runner import DraftingRunner, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
 
@@ -121,6 +122,11 @@ class DraftModel(Drafter):
             self._rest()
         return held
 
+    def lay_out(self, model: str, layout: KVLayout) -> None:
+        if model == self._runner.info.name:
+            self._forget_all()
+            self._pool.lay_out(layout)
+
     def check_integrity(self) -> None:
         self._pool.check_integrity(cache.blocks for cache in self._caches.values())
         for sequence, cache in self._caches.items():
@@ -130,9 +136,12 @@ class DraftModel(Drafter):
                 raise IntegrityError(f"{self._pool.name}: {cache.computed} tokens do not fit {len(cache.table)} blocks")
 
     def _rest(self) -> None:
+        self._forget_all()
+        self._rests_until = self._clock() + _REST_SECONDS
+
+    def _forget_all(self) -> None:
         for sequence in list(self._caches):
             self.forget(sequence)
-        self._rests_until = self._clock() + _REST_SECONDS
 
     # -- one step --------------------------------------------------------------------------------
 

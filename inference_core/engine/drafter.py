@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference_core.engine.sequence import Sequence
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs
 from inference_core.step_plan import DraftLaw
 
@@ -59,6 +60,9 @@ class Drafter(ABC):
     def give_way(self) -> bool:
         """Free all arena memory held; return whether there was any."""
         return False
+
+    def lay_out(self, model: str, layout: KVLayout) -> None:  # noqa: B027  most have no blocks
+        """The blocks of `model` have another `layout` from now on; what is held of them is freed."""
 
     def check_integrity(self) -> None:  # noqa: B027  most hold no memory
         """Raises `IntegrityError` if more or less memory is held than running sequences need."""

@@ -88,14 +88,18 @@ class LiveKnobs:
 
         Raises `InvalidRequestError` and changes nothing if a knob is refused or a kept change cannot be written.
         """
+        after = self.after(changes, model)
+        if keep:
+            self._keep(changes, list(after))
+        self.active = self.active | after
+
+    def after(self, changes: Changes, model: str | None = None) -> dict[str, Knobs]:
+        """Return the knobs that a change of `model`, or of all models, would give them; raises as `change` does."""
         if model is not None and model not in self.active:
             raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.active)}", "model")
         _require_common(changes, model)
         models = list(self.active) if model is None else [model]
-        after = {name: self._changed(self.active[name], changes, self._start[name]) for name in models}
-        if keep:
-            self._keep(changes, models)
-        self.active = self.active | after
+        return {name: self._changed(self.active[name], changes, self._start[name]) for name in models}
 
     def _changed(self, knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
         after = changed_knobs(knobs, changes, start)

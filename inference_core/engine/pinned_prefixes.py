@@ -2,13 +2,15 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
 import msgspec
 
 from inference_core.engine.scheduler import Scheduler
-from inference_core.errors import IntegrityError, PrefixError
+from inference_core.errors import IntegrityError, InvalidRequestError, PrefixError
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.prefix_hash import chain_digests, public_root, root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.protocol import LAST_CLASS, AddRequest, PrefixStats, SamplingParams, SequenceOutput
@@ -144,14 +146,8 @@ class PinnedPrefixes:
         ]
 
     def _require_room(self, added: Pin) -> None:
-        """Raise `PrefixError` unless all prefixes fit. A model keeps the slabs that it has for as long as they hold any
-        block, so that it may have more of them than its blocks would fill."""
-        slabs = 0
-        for scheduler in added.scheduler.peers:
-            pool = scheduler.pool
-            blocks = sum(pin.num_blocks for pin in self.of(scheduler.name))
-            blocks += added.num_blocks if scheduler is added.scheduler else 0
-            slabs += max(-(-blocks // pool.blocks_per_slab), pool.num_pinned_slabs)
+        """Raise `PrefixError` unless all prefixes fit."""
+        slabs = self._slabs(added.scheduler.peers, {}, added)
         if slabs > self._most_slabs:
             arena, prefix = self._arena, added.prefix
             raise PrefixError(
@@ -160,6 +156,52 @@ class PinnedPrefixes:
                 f"pinned_share = {self._share:g} allows {self._most_slabs} of the arena's {arena.num_slabs}; shorten "
                 "or remove a prefix, raise pinned_share, or enlarge the arena"
             )
+
+    def require_room(self, layouts: Mapping[str, KVLayout], schedulers: list[Scheduler]) -> None:
+        """Raise `InvalidRequestError` unless blocks, live requests and prefixes of the models that get `layouts` of
+        another dtype fit the arena then."""
+        arena = self._arena
+        for scheduler in schedulers:
+            layout, name = layouts.get(scheduler.name), scheduler.name
+            if layout is None:
+                continue
+            per_slab = layout.blocks_per_slab(arena.slab_bytes)
+            if not per_slab:
+                raise InvalidRequestError(
+                    f"kv_dtype is {layout.dtype}; a block of {name} would take {layout.block_bytes} bytes, more than a "
+                    f"slab of {arena.slab_bytes}: make slab_bytes larger or block_size smaller",
+                    "kv_dtype",
+                )
+            # Its own prefixes are pinned again once there is memory.
+            most = (arena.num_slabs - arena.num_pinned + scheduler.pool.num_pinned_slabs) * per_slab
+            if (needed := _largest_need(scheduler)) > most:
+                raise InvalidRequestError(
+                    f"kv_dtype is {layout.dtype}; a request in flight at {name} may need {needed} blocks, and the "
+                    f"arena would have {most}: try again once it has ended, or enlarge the arena",
+                    "kv_dtype",
+                )
+        if (slabs := self._slabs(schedulers, layouts)) > self._most_slabs:
+            raise InvalidRequestError(
+                f"kv_dtype would let pinned prefixes take {slabs} slabs of {arena.slab_bytes} bytes, and pinned_share "
+                f"allows {self._most_slabs} of {arena.num_slabs}: shorten or remove a prefix, raise pinned_share, or "
+                "enlarge the arena",
+                "kv_dtype",
+            )
+
+    def _slabs(self, schedulers: list[Scheduler], layouts: Mapping[str, KVLayout], *added: Pin) -> int:
+        """Return how many slabs all prefixes take with those `added`. `layouts`: of the models whose prefixes are
+        released first."""
+        slabs = 0
+        for scheduler in schedulers:
+            name, pool = scheduler.name, scheduler.pool
+            blocks = sum(pin.num_blocks for pin in (*self.of(name), *added) if pin.scheduler is scheduler)
+            if name in layouts:
+                slabs += -(-blocks // layouts[name].blocks_per_slab(self._arena.slab_bytes))
+            else:
+                # A model keeps the slabs that it has for as long as they hold any block, so that it may have more of
+                # them than its blocks would fill.
+                slabs += max(-(-blocks // pool.blocks_per_slab), pool.num_pinned_slabs)
+        return slabs
 
     @property
     def _most_slabs(self) -> int:

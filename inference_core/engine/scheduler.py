@@ -26,6 +26,7 @@ from inference_core.engine.queues import (
 from inference_core.engine.sequence import Join, Precedence, Rank, Sequence, Status
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import NO_SLOT, AdapterSlots
 from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
 from inference_core.step_plan import DraftLaw, StepPlan
@@ -109,6 +110,13 @@ class Scheduler:
         if self.knobs.batching == "continuous" and self.running and self._running_set.lowest_class > LAST_CLASS:
             for sequence in [s for s in self.running.values() if s.precedence.held_class > LAST_CLASS]:
                 self._preempt(sequence, now)
+
+    def lay_out(self, layout: KVLayout, now: float) -> None:
+        """Let every running sequence wait, to be computed again in blocks of `layout`; nothing stays cached."""
+        self.pool.drop_cache()
+        for sequence in list(self.running.values()):
+            self._preempt(sequence, now)
+        self.pool.lay_out(layout)
 
     def seconds_held(self, now: float) -> float:
         """Seconds that an idle model still holds back waiting sequences so that their batch can grow."""

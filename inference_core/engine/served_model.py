@@ -9,6 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.block_tables import BlockTables
@@ -18,9 +21,10 @@ from inference_core.engine.requests import steps_to_look
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
 from inference_core.engine.speculator import Speculator
-from inference_core.errors import QueueFullError
+from inference_core.errors import InvalidRequestError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
 from inference_core.protocol.outputs import STEP_SECONDS
 from inference_core.protocol.token_channel import TokenChannel, TokenRoutes, output_head
@@ -137,6 +141,7 @@ class ServedModel:
         self.tuner = AutoTuner(scheduler.knobs)
         self.statistics = StepStatistics()
         self.queue_alert = QueueAlert(self.name)
+        self._loaded_kv_dtype = runner.layout.dtype
 
     @property
     def computes_prompts_fast(self) -> bool:
@@ -146,6 +151,26 @@ class ServedModel:
     def set_knobs(self, knobs: Knobs) -> None:
         """Apply `knobs` from the next step on."""
         self.scheduler.knobs = self.tuner.set_limits(knobs)
+
+    def layout_with(self, kv_dtype: KVDtype | Literal["catalogue"]) -> KVLayout | None:
+        """Return the layout of its blocks under another value of the knob; None where it is the present one.
+
+        Raises `InvalidRequestError` for a dtype that the model cannot have where it runs.
+        """
+        runner = self.runner
+        dtype = self._loaded_kv_dtype if kv_dtype == "catalogue" else kv_dtype
+        if dtype == runner.layout.dtype:
+            return None
+        if not runner.kv_dtypes:
+            raise InvalidRequestError(
+                f"kv_dtype is {dtype}; {self.name} runs where the cache keeps the {runner.layout.dtype} that it was "
+                "loaded with: change kv_dtype in the catalogue and restart, or name another model",
+                "kv_dtype",
+            )
+        if dtype not in runner.kv_dtypes:
+            allowed = ", ".join(runner.kv_dtypes)
+            raise InvalidRequestError(f"kv_dtype is {dtype}; {self.name} can have {allowed} where it runs", "kv_dtype")
+        return msgspec.structs.replace(runner.layout, dtype=dtype)
 
     def decode_ahead(self, plan: StepPlan, routes: TokenRoutes | None) -> StepPlan:
         """Return `plan`, which nothing waits behind, with as many decode steps as may be taken before the host looks,
@@ -317,6 +342,7 @@ def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats
         weight_bytes=runner.info.weight_bytes,
         is_loaded=runner.is_loaded,
         pipeline=copy(runner.pipeline),
+        kv_dtype=runner.layout.dtype,
         blocks_pinned=pool.num_pinned,
         prefixes=prefixes,
     )

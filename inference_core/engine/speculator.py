@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from inference_core.engine.drafter import Drafter, Reach, StepCosts
 from inference_core.engine.scheduler import Scheduler
 from inference_core.engine.sequence import Sequence
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.step_plan import DraftLaw, Matcher, ScheduledSequence, StepPlan, ask_forced
 
@@ -339,6 +340,11 @@ class Speculator:
         """Free the arena memory that drafters hold; return whether there was any."""
         gave = [drafter.give_way() for drafter in self._drafters.values()]
         return any(gave)
+
+    def lay_out(self, model: str, layout: KVLayout) -> None:
+        """The blocks of `model` have another `layout` from now on."""
+        for drafter in self._drafters.values():
+            drafter.lay_out(model, layout)
 
     def stats(self) -> SpeculationStats | None:
         """Return counts since start; None if nothing was ever drafted."""

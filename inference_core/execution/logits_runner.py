@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -21,10 +21,10 @@ import torch
 from inference_core.attention import AttentionBackend, BlockAddresses
 from inference_core.errors import InvalidRequestError
 from inference_core.execution.block_memory import HostBlocks
-from inference_core.execution.runner import DraftingRunner, HostBlockBytes
+from inference_core.execution.runner import DraftingRunner, HostBlockBytes, with_layout
 from inference_core.grammar.workers import TokenMasks, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
-from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.layout import CpuKVDtype, KVDtype, KVLayout
 from inference_core.lora.packing import TorchAdapterBank
 from inference_core.models.transformer import Decoder
 from inference_core.protocol import ModelInfo, TokenLogprob
@@ -300,8 +300,34 @@ def _drawn(
     return evidence.added_to(draw(logits, sequences, masks))
 
 
-class DecoderRunner(LogitsRunner):
-    """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_cache.layout`)."""
+class ArenaRunner(LogitsRunner):
+    """A runner over `arena` uint8 [bytes] in this process's memory, cut into slabs of `slab_bytes`."""
+
+    kv_dtypes = get_args(CpuKVDtype)
+
+    def __init__(self, info: ModelInfo, layout: KVLayout, arena: torch.Tensor, slab_bytes: int) -> None:
+        self.info = info
+        self._arena, self._slab_bytes = arena, slab_bytes
+        self._place_blocks(layout)
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        self._place_blocks(msgspec.structs.replace(self.layout, dtype=dtype))
+
+    def _place_blocks(self, layout: KVLayout) -> None:
+        self.layout, self.info = layout, with_layout(self.info, layout)
+        self._addresses = BlockAddresses(layout.block_size, layout.block_bytes, self._slab_bytes)
+        self._host = HostBlocks(self._arena, self._addresses.offsets, layout.block_bytes)
+        self.blocks = HostBlockBytes(self._arena.numpy(), self._addresses.offsets, layout.block_bytes)
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)
+
+
+class DecoderRunner(ArenaRunner):
+    """A decoder over the arena of its `attention`."""
 
     def __init__(
         self,
@@ -312,15 +338,16 @@ class DecoderRunner(LogitsRunner):
         slab_bytes: int,
         adapters: TorchAdapterBank | None = None,
     ) -> None:
-        self.info = info
+        super().__init__(info, layout, attention.arena, slab_bytes)
         self.config = decoder.config
-        self.layout = layout
         self.decoder = decoder
         self.attention = attention
         self.adapters = self._bank = adapters
-        self._addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
-        self._host = HostBlocks(attention.arena, self._addresses.offsets, layout.block_bytes)
-        self.blocks = HostBlockBytes(attention.arena.numpy(), self._addresses.offsets, layout.block_bytes)
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        super().use_kv_dtype(dtype)
+        old = self.attention
+        self.attention = type(old)(old.config, self.layout, old.arena, old.cos_sin)
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
@@ -351,12 +378,6 @@ class DecoderRunner(LogitsRunner):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._addresses.copy(self.attention.arena, copies)
-
-    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
-        self._host.offload(offloads)
-
-    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
-        self._host.restore(restores)
 
 
 def sampled_rows(sequences: list[ScheduledSequence]) -> list[int]:

@@ -4,6 +4,7 @@
 """
 
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from inference_core.attention import BlockAddresses
 from inference_core.errors import BadLogitsError, ModelFileError
-from inference_core.execution.block_memory import HostBlocks
-from inference_core.execution.logits_runner import LayeredForward, LogitsRunner
-from inference_core.execution.runner import HostBlockBytes, Interruption
-from inference_core.kv_cache.layout import KVLayout, group_layers
+from inference_core.execution.logits_runner import ArenaRunner, LayeredForward
+from inference_core.execution.runner import Interruption
+from inference_core.kv_cache.layout import KVDtype, KVLayout, group_layers
 from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear
 from inference_core.lora.adapter import Adapter, AdapterBank, adapter_targets
 from inference_core.lora.adapter_file import read_adapter
@@ -56,6 +55,7 @@ class NativeDecoder:
         self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
     ) -> None:
         self._layout, self._arena, self._slab_bytes, self._cos_sin = layout, arena, slab_bytes, cos_sin
+        self._decoder: Decoder | None = None
         grouped = bool(layout.window_groups)
         self._places = group_layers(config).places if grouped else [(0, i) for i in range(config.num_layers)]
         self._vocab_size = config.vocab_size
@@ -67,7 +67,8 @@ class NativeDecoder:
         if not isinstance(decoder.embedding, PackedEmbedding):
             raise TypeError(f"the native decoder reads a PackedEmbedding, not {type(decoder.embedding).__name__}")
         layout, arena, cos_sin = self._layout, self._arena, self._cos_sin
-        self._alive: list[Any] = [decoder]
+        self._decoder = decoder
+        self._alive: list[Any] = []
         self._handle = extension().make_decoder(
             self._geometry(decoder, layout, arena, self._slab_bytes, cos_sin),
             decoder.config.rms_eps,
@@ -77,6 +78,12 @@ class NativeDecoder:
             self._projection(decoder.head, decoder.final_norm),
             arena.data_ptr(),
         )
+
+    def use_layout(self, layout: KVLayout) -> None:
+        """Read and write blocks of `layout`, of another dtype, from the next step on; no adapter is set then."""
+        self._layout = layout
+        if self._decoder is not None:
+            self.load(self._decoder)
 
     def decode(
         self, sequences: list[ScheduledSequence], rows: list[int] | None = None
@@ -290,6 +297,11 @@ class NativeAdapterBank(AdapterBank):
         self._decoder.set_adapter(slot, packed)
         self._packed[slot] = packed
 
+    def reinstall(self) -> None:
+        """Set all adapters again, in a decoder that has none."""
+        for slot, packed in self._packed.items():
+            self._decoder.set_adapter(slot, packed)
+
     def clear(self, slot: int) -> None:
         self._decoder.set_adapter(slot, None)
         self._packed.pop(slot, None)
@@ -303,7 +315,7 @@ class NativeAdapterBank(AdapterBank):
 _COMPUTES = {"tiles": ("int4-int8", "int4", "bfloat16"), "spans": ("int4-int8",)}
 
 
-class NativeRunner(LogitsRunner):
+class NativeRunner(ArenaRunner):
     """A decoder of `config` over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as
     `rotary_table` makes it. It computes once `load` has given it weights. `times`: where the last step's time went.
 
@@ -323,23 +335,30 @@ class NativeRunner(LogitsRunner):
         adapter_slots: int = 0,
         adapter_storage: Storage = "bfloat16",
     ) -> None:
-        self.info = info
+        super().__init__(info, layout, arena, slab_bytes)
         self.config = config
         self.is_loaded = False
-        self.layout = layout
         self.times = StepTimes(0, 0, 0, 0, 0, 0)
         self._decoder = NativeDecoder(config, layout, arena, slab_bytes, cos_sin)
-        addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
-        self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
-        self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
         self.has_prompt_arithmetic = info.compute in _COMPUTES.get(extension().prompt_format(), ())
+        self._bank: NativeAdapterBank | None = None
         if adapter_slots:
-            self.adapters = NativeAdapterBank(self._decoder, config, adapter_slots, adapter_storage)
+            self.adapters = self._bank = NativeAdapterBank(self._decoder, config, adapter_slots, adapter_storage)
+        # Another thread may load the weights while the layout changes.
+        self._taking_weights = threading.Lock()
 
     def load(self, decoder: Decoder) -> None:
         """Take the weights of `decoder`, whose configuration is this runner's, from any thread."""
-        self._decoder.load(decoder)
-        self.is_loaded = True
+        with self._taking_weights:
+            self._decoder.load(decoder)
+            self.is_loaded = True
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        super().use_kv_dtype(dtype)
+        with self._taking_weights:
+            self._decoder.use_layout(self.layout)
+        if self._bank is not None:
+            self._bank.reinstall()
 
     def run(self, plan: StepPlan) -> StepResult:
         if plan.decode_steps == 1:
@@ -362,9 +381,3 @@ class NativeRunner(LogitsRunner):
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._decoder.copy_blocks(copies)
-
-    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
-        self._host.offload(offloads)
-
-    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
-        self._host.restore(restores)

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.lora.adapter import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import ModelInfo, PipelineStats
@@ -96,6 +97,8 @@ class ModelRunner(ABC):
     """Whether `ScheduledSequence.fast_until` matters."""
     pipeline: PipelineStats | None = None
     """Counts of the stages that the model is cut into; None without stages."""
+    kv_dtypes: tuple[KVDtype, ...] = ()
+    """What `use_kv_dtype` takes; () where the numbers in the cache stay as they were loaded."""
     is_loaded: bool = True
     """Whether its weights are there, without which no step can run."""
     load_error: Exception | None = None
@@ -104,6 +107,16 @@ class ModelRunner(ABC):
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:
         """Execute one step; the plan's `model` is this runner's."""
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        """Keep numbers of `dtype`, one of `kv_dtypes`, in blocks of that size from the next step on; `layout` and
+        `info.kv` follow. What the blocks and host slots hold is lost. Steps in flight end as they were launched."""
+        raise NotImplementedError(f"{self.info.name} keeps the KV cache that it was loaded with")
+
+
+def with_layout(info: ModelInfo, layout: KVLayout) -> ModelInfo:
+    """Return `info` of a model whose blocks have another `layout`."""
+    return info if info.kv is None else replace(info, kv=replace(info.kv, layout=layout))
 
 
 class DraftingRunner(ModelRunner):

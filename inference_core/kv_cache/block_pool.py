@@ -46,18 +46,10 @@ class BlockPool(SlabHolder):
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
         self.name = name
         self.block_size = layout.block_size
-        self.block_bytes = layout.block_bytes
-        self.blocks_per_slab = layout.blocks_per_slab(arena.slab_bytes)
-        if self.blocks_per_slab < 1:
-            raise MemoryPlanError(
-                f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
-                f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
-            )
         self.windows = WindowGroups(layout) if layout.window else None
         self.host = HostCache(layout.block_size, 1 if self.windows is None else self.windows.num_tables)
         self._arena = arena
         self._slabs: dict[int, _Slab] = {}
-        self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
         self._unreferenced_slabs: OrderedDict[int, _Slab] = OrderedDict()
         self._references: dict[int, int] = {}
         self._evictable: OrderedDict[int, int] = OrderedDict()
@@ -67,7 +59,25 @@ class BlockPool(SlabHolder):
         self._pinned_slabs: dict[int, _Slab] = {}
         self._pinned: set[int] = set()
         self._num_free = 0
+        self.lay_out(layout)
         arena.join(self)
+
+    def lay_out(self, layout: KVLayout) -> None:
+        """Cut slabs into blocks of `layout`, of the same tokens, from now on. Nothing may be referenced or cached.
+
+        Raises `MemoryPlanError` if a block is larger than a slab.
+        """
+        if self._slabs:
+            raise IntegrityError(f"{self.name}: slabs {sorted(self._slabs)} hold blocks of the former layout")
+        slab_bytes = self._arena.slab_bytes
+        self.block_bytes = layout.block_bytes
+        self.blocks_per_slab = layout.blocks_per_slab(slab_bytes)
+        if self.blocks_per_slab < 1:
+            raise MemoryPlanError(
+                f"a block of {self.name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
+                f"{layout.block_bytes} bytes, more than a slab of {slab_bytes}; enlarge slabs"
+            )
+        self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
 
     # -- sizes ---------------------------------------------------------------------------------
 

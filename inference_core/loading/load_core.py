@@ -279,8 +279,8 @@ def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> Mod
 
 def rotary_within(spec: ModelSpec, config: ModelConfig, core: CoreSpec) -> torch.Tensor:
     """The rotary table, float32 [positions, head_dim]: no sequence is longer than the arena of `core`, whatever maximum
-    length a file claims."""
-    layout, longest = served_layout(spec, config), max_context_of(spec, config)
+    length a file claims. The knob `kv_dtype` may make room for more of them."""
+    layout, longest = replace(served_layout(spec, config), dtype="int8"), max_context_of(spec, config)
     if not layout.window or layout.window_groups:
         longest = min(longest, core.arena_bytes // layout.bytes_per_token)
     return rotary_table(config, longest)

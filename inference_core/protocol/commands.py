@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
@@ -253,6 +254,13 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="The most evicted KV blocks that are kept in host memory, if copying beats computing. 0: none.",
         ),
     ] = 0
+    kv_dtype: Annotated[
+        Literal["catalogue", KVDtype],
+        Meta(
+            description="The type of the numbers in the KV cache. A change empties the prefix cache, and computes "
+            "running sequences again. catalogue: as it was loaded."
+        ),
+    ] = "catalogue"
     handover_min_tokens: Annotated[
         int,
         Meta(

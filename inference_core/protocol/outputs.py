@@ -231,6 +231,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     """Whether the weights are there; until then requests wait."""
     pipeline: PipelineStats | None = None
     """None for a model that is not cut into stages."""
+    kv_dtype: str = ""
+    """The type of the numbers in its KV cache now."""
     blocks_pinned: int = 0
     """How many of `blocks_in_use` hold pinned prefixes."""
     prefixes: list[PrefixStats] = []

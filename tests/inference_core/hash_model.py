@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -16,10 +17,10 @@ import numpy.typing as npt
 from inference_core.engine.core import Core
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
-from inference_core.execution.runner import HostBlockBytes, ModelRunner
+from inference_core.execution.runner import HostBlockBytes, ModelRunner, with_layout
 from inference_core.grammar.workers import TokenMask, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
-from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.lora.adapter import Adapter, AdapterBank
 from inference_core.model_config import ModelConfig, RotaryEmbedding
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
@@ -86,6 +87,9 @@ class HashModelRunner(ModelRunner):
     """
 
     most_drafts = sys.maxsize
+    kv_dtypes = ("float32", "bfloat16")
+    # Records by their first halves, of all models: blocks may come from another core.
+    _whole: ClassVar[dict[bytes, bytes]] = {}
 
     def __init__(
         self,
@@ -143,21 +147,28 @@ class HashModelRunner(ModelRunner):
             rope=RotaryEmbedding(theta=1e4),
             eos_token_ids=(vocab_size - 1,),
         )
-        self.layout = layout
         self.adapters = self._bank = HashAdapterBank(adapter_slots)
         self.tokens_computed = 0
         self._memory = memory
         self._slab_bytes = slab_bytes
-        self._blocks_per_slab = self.layout.blocks_per_slab(slab_bytes)
         self._width = width
-        self.blocks = HostBlockBytes(np.frombuffer(memory, np.uint8), self._offsets, self.layout.block_bytes)
+        self._lay_out(layout)
         self._root = blake2b(name.encode(), digest_size=RECORD_BYTES).digest()
         self._eos_below = int(eos_probability * 2**64)
         self._clock = clock
         self._seconds_per_step = seconds_per_step
         self._seconds_per_token = seconds_per_token
         self._seconds_per_swap = seconds_per_swap
-        self._host: dict[int, bytes] = {}
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        """In bfloat16 the arena has the first half of each record, which names it; in float32 all of it."""
+        self._lay_out(msgspec.structs.replace(self.layout, dtype=dtype))
+
+    def _lay_out(self, layout: KVLayout) -> None:
+        self.layout, self.info = layout, with_layout(self.info, layout)
+        self._blocks_per_slab = layout.blocks_per_slab(self._slab_bytes)
+        self.blocks = HostBlockBytes(np.frombuffer(self._memory, np.uint8), self._offsets, layout.block_bytes)
+        self._host = {}
 
     def run(self, plan: StepPlan) -> StepResult:
         size = self.layout.block_bytes
@@ -274,14 +285,13 @@ class HashModelRunner(ModelRunner):
         adapter = self._bank.digest_of(sequence.adapter)
         record = self._root
         if start:
-            before = self._address(table, start - 1)
-            record = bytes(self._memory[before : before + RECORD_BYTES])
+            record = self._load(self._address(table, start - 1), 1)[:RECORD_BYTES]
         for position, token in enumerate(sequence.token_ids, start):
             record = self._record(record, token, position, adapter, position < sequence.fast_until)
             for number, each in enumerate((table, *sequence.window_tables)):
                 address = self._address(each, position)
                 content = _beside(record, number) * layers + b"\0" * unwritten
-                self._memory[address : address + self.layout.bytes_per_token] = content
+                self._store(address, content)
 
     def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
         drawing = [s for s in sequences if s.sample is not None]
@@ -345,8 +355,7 @@ class HashModelRunner(ModelRunner):
         spec, rows = sequence.state, []
         known = len(sequence.token_ids) - sequence.num_drafts
         for position in range(sequence.start + (spec.first if spec else 0), sequence.start + known):
-            address = self._address(sequence.block_table, position)
-            record = bytes(self._memory[address : address + RECORD_BYTES])
+            record = self._load(self._address(sequence.block_table, position), 1)[:RECORD_BYTES]
             rows += [] if spec is None else [_state(record, spec.layer)]
         return np.array(rows, np.float32).reshape(-1, 2)
 
@@ -382,12 +391,24 @@ class HashModelRunner(ModelRunner):
 
     def _read(self, table: list[int], start: int, length: int) -> bytes:
         size = self.layout.block_size
-        parts = []
-        for first in (start, *range(start // size * size + size, length, size)):
-            address = self._address(table, first)
-            tokens = min(size - first % size, length - first)
-            parts.append(self._memory[address : address + tokens * self.layout.bytes_per_token])
-        return b"".join(parts)
+        firsts = (start, *range(start // size * size + size, length, size))
+        return b"".join(self._load(self._address(table, at), min(size - at % size, length - at)) for at in firsts)
+
+    def _store(self, address: int, content: bytes) -> None:
+        """Write a token's records."""
+        if self.layout.dtype == "bfloat16":
+            records = [content[at : at + RECORD_BYTES] for at in range(0, len(content), RECORD_BYTES)]
+            self._whole.update({record[: RECORD_BYTES // 2]: record for record in records})
+            content = b"".join(record[: RECORD_BYTES // 2] for record in records)
+        self._memory[address : address + self.layout.bytes_per_token] = content
+
+    def _load(self, address: int, tokens: int) -> bytes:
+        """Read the records of so many tokens of a block."""
+        stored = bytes(self._memory[address : address + tokens * self.layout.bytes_per_token])
+        if self.layout.dtype == "float32":
+            return stored
+        halves = [stored[at : at + RECORD_BYTES // 2] for at in range(0, len(stored), RECORD_BYTES // 2)]
+        return b"".join(self._whole.get(half, half * 2) for half in halves)
 
     @staticmethod
     def _record(before: bytes, token: int, position: int, adapter: bytes, fast: bool = False) -> bytes:

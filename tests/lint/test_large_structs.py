@@ -30,9 +30,9 @@ LARGE = {
     # Beside its parts, sizes that most readers take together, and single switches.
     "inference_core/model_config.py::ModelConfig": 23,
     # Operators name each knob in settings, commands and requests, and cores store it by that name.
-    "inference_core/protocol/commands.py::Knobs": 26,
+    "inference_core/protocol/commands.py::Knobs": 27,
     # Travels between versions, and is a row of an API and of its CSV; every family of metrics reads a few columns.
-    "inference_core/protocol/outputs.py::ModelStats": 36,
+    "inference_core/protocol/outputs.py::ModelStats": 37,
     # The columns of a table, which no function reads.
     "quality/estimates/served.py::StepRow": 25,
     # Their bases are what every request has recorded, and what an attempt cost.

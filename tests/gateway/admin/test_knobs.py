@@ -172,6 +172,41 @@ async def test_switching_the_prefix_cache_alters_the_next_request(aio: RunningGa
     assert text_cold == text_warm == text_off
 
 
+async def test_the_dtype_of_the_kv_cache_changes_while_answers_stream(aio: RunningGateway) -> None:
+    begun = asyncio.Event()
+
+    async def stream(number: int) -> str:
+        messages = [{"role": "user", "content": f"Count from {number}."}]
+        chunks = await aio.openai.chat.completions.create(
+            model="tier-1",
+            messages=messages,  # type: ignore[arg-type]
+            max_tokens=400,
+            temperature=0,
+            stream=True,
+        )
+        text = ""
+        async for chunk in chunks:
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            if text:
+                begun.set()
+        return text
+
+    whole = [await stream(number) for number in range(2)]
+    begun.clear()
+    streams = [asyncio.create_task(stream(number)) for number in range(2)]
+    await begun.wait()
+    answer = await aio.http.patch(KNOBS, json={"kv_dtype": "bfloat16", "model": INT4})
+    assert answer.status_code == 200, answer.text
+    shown = (await aio.http.get("/v1/admin/stats")).json()["models"]
+    assert {model["name"]: model["kv_dtype"] for model in shown} == {INT4: "bfloat16", BF16: "float32"}
+    assert await asyncio.gather(*streams) == whole
+    refused = await aio.http.patch(KNOBS, json={"kv_dtype": "fp8"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "kv_dtype")
+    assert "can have float32, bfloat16" in refused.json()["error"]["message"]
+    await aio.http.patch(KNOBS, json={"kv_dtype": None})
+    assert await stream(1) == whole[1]
+
+
 async def test_a_kept_change_outlasts_the_process_and_another_does_not(settings: Settings) -> None:
     async with running_gateway(settings, core=laptop_hash_core(settings)) as first:
         await first.http.patch(KNOBS, json={"max_num_seqs": 9, "keep": True, "model": BF16})

@@ -1,5 +1,6 @@
 """Drives a core of hash models, checks its invariants after every step and its outputs against the truth."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from inference_core.engine.pinned_prefixes import PinnedPrefix
 from inference_core.engine.sequence import choice_seed
 from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.execution.runner import OverlappingRunner
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence, StepPlan, StepResult
@@ -152,6 +154,13 @@ class LateRunner(FaultyRunner, OverlappingRunner):
     def run(self, plan: StepPlan) -> StepResult:
         assert not self.device.jobs, "a step is run while others are under way"
         return super().run(plan)
+
+    def use_kv_dtype(self, dtype: KVDtype) -> None:
+        # As if the steps launched before it had been carried out in order; one that fails says so to who collects it.
+        while self.device.jobs:
+            with contextlib.suppress(Exception):
+                self.device.finish(self.device.jobs[0])
+        super().use_kv_dtype(dtype)
 
     def carry_out(self, plan: StepPlan) -> StepResult:
         drawn = self._drawn = getattr(self, "_drawn", {})

@@ -10,6 +10,8 @@ from core_machine import MAX_CONTEXT, CoreMachine, prompts
 from hypothesis.stateful import rule
 
 from inference_core.errors import KVTransferError, QueueFullError
+from inference_core.kv_cache.layout import KVDtype
+from inference_core.protocol import Knobs
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, TransferredBlock
 
 
@@ -39,14 +41,29 @@ class KVTransferMachine(CoreMachine):
         first=st.sampled_from([0, 0, 0, 1, 2]),
         most_bytes=st.sampled_from([0, 300, 1 << 20]),
         damage=st.sampled_from([None, None, None, "content", "tenant", "kind"]),
+        kv_dtype=st.sampled_from(["float32", "bfloat16"]),
     )
     def receive_blocks(
-        self, model: int, prompt: list[int], salt: str, first: int, most_bytes: int, damage: str | None
+        self,
+        model: int,
+        prompt: list[int],
+        salt: str,
+        first: int,
+        most_bytes: int,
+        damage: str | None,
+        kv_dtype: KVDtype,
     ) -> None:
         """Another core hands over some blocks of a prompt: all of them are cached, or none and a reason is given."""
         name = sorted(self.models)[model % len(self.models)]
         chain = BlockChain(model=name, token_ids=prompt, salt=salt)
-        source = CoreDriver({name: self.models[name]}, max_context=MAX_CONTEXT, check=False, windows=self.windows)
+        alike = kv_dtype == self.driver.runners[name].layout.dtype
+        source = CoreDriver(
+            {name: self.models[name]},
+            knobs=Knobs(kv_dtype=kv_dtype),
+            max_context=MAX_CONTEXT,
+            check=False,
+            windows=self.windows,
+        )
         if len(prompt) > BLOCK:
             source.add(prompt, name, salt=salt, prefill=True)
             source.drain()
@@ -62,9 +79,10 @@ class KVTransferMachine(CoreMachine):
         except KVTransferError as error:
             reason = error.reason
         if reason:
-            assert damage is not None or reason in ("missing", "full", "refused")
+            assert damage is not None or not alike or reason in ("missing", "full", "refused")
             assert self.driver.core.import_blocks(chain, None) <= before
         else:
+            assert alike
             assert damage is None or (damage == "content" and not frame.blocks)
             # Part of a chain without the blocks that its end sees through a window cannot be continued.
             assert name in self.windows or held >= first + len(frame.blocks)

@@ -32,7 +32,7 @@ async def test_what_runs_and_what_steps_were_like_are_shown(aio: RunningGateway,
     for model in await knobs_of(aio):
         assert model in page.text
     assert tier_coloured(page.text) == []
-    for head in ("KV arena", "Batch sizes of", "max_num_seqs", "Who changed what, when"):
+    for head in ("KV arena", "KV cache in float32", "Batch sizes of", "max_num_seqs", "Who changed what, when"):
         assert head in page.text
 
 
