@@ -229,16 +229,20 @@ def test_complaints_of_people_are_not_in_the_quality_that_is_kept(page: Page) ->
     expect(row(page, "How good the tiers are", "tier-2")).to_contain_text(f"0 of {FAILED}")
 
 
-def test_a_key_whose_budget_is_spent_says_so_and_when_it_starts_again(page: Page) -> None:
+def test_a_key_whose_budget_is_spent_or_too_low_says_so_and_when_it_starts_again(page: Page) -> None:
     page.goto("/admin/keys")
     tomorrow = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 86_400))
-    for key, said in (("batch-jobs", f"starts again on {tomorrow}, 00:00 UTC"), ("nightly", "raise it to go on")):
+    left = "$0.001 left: less than its last request could cost; "
+    for key, state, said in (
+        ("batch-jobs", "budget too low", f"{left}starts again on {tomorrow}, 00:00 UTC"),
+        ("nightly", "budget spent", "it has no period that ends: raise it to go on"),
+    ):
         line = row(page, "Table of keys", key)
-        expect(line.locator(".badge.amber")).to_have_text("budget spent")
+        expect(line.locator(".badge.amber")).to_have_text(state)
         expect(line).to_contain_text(said)
     expect(row(page, "Table of keys", "reports").locator(".badge.green")).to_have_text("active")
     row(page, "Table of keys", "batch-jobs").get_by_role("link", name="batch-jobs").click()
-    expect(page.locator("dl.facts").get_by_text("budget spent")).to_be_visible()
+    expect(page.locator("dl.facts").get_by_text("budget too low")).to_be_visible()
 
 
 def test_the_page_system_has_every_tier_with_what_it_runs_on(page: Page) -> None:
