@@ -179,7 +179,7 @@ def test_changes_are_marked_on_every_chart_by_the_letters_of_their_list(page: Pa
         title = chart.locator("g title").first.text_content() or ""
         assert re.match(r"A, .* UTC: The catalogue was reloaded: laptop", title)
         assert "Changes: A, " in (chart.get_attribute("aria-label") or "")
-    assert charts.count() == 4
+    assert charts.count() == 5
     assert not serious_findings(page)
 
 

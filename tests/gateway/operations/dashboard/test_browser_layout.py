@@ -108,7 +108,7 @@ def test_on_the_first_day_the_overview_says_what_to_do_until_the_first_request_i
     assert copied.startswith(f"curl {gateway.url}/v1/chat/completions ")
     ask(gateway, "tier-1", "Hello")
     # The page follows without a reload.
-    expect(page.locator("figure.timeline")).to_have_count(4)
+    expect(page.locator("figure.timeline")).to_have_count(5)
     page.get_by_text("First steps:").click()
     expect(page.locator("ol.steps li").filter(has_text="Send a first request")).to_contain_text("done")
     context.close()
