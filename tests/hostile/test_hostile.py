@@ -25,8 +25,8 @@ def test_targets_are_chosen_by_parts_and_patterns_of_their_paths() -> None:
 
     assert chosen("*/sign-in") == ["attacks/keyed/sign-in"]
     assert chosen("/sign-in", without=("shared/",)) == ["attacks/keyed/sign-in"]
-    assert chosen("tiers.audio", "/few files/") == [
-        "fuzz/tiers.audio.durations", "attacks/few files/crowds at a process of 40 files",
+    assert sorted(chosen("tiers.audio", "/few files/")) == [
+        "attacks/few files/crowds at a process of 40 files", "fuzz/tiers.audio.durations",
     ]  # fmt: skip
     assert chosen("nothing") == []
 

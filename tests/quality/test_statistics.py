@@ -198,6 +198,9 @@ def test_means_of_unequal_variances_are_compared_with_the_margin() -> None:
     assert exceeds_p_value(new, old) == pytest.approx(0.0022, rel=0.1)
     assert exceeds_p_value(new, old, 1.6) == pytest.approx(0.5)
     assert exceeds_p_value(new, old, 2.0) > 0.95
+    # Twice the old values vary four times as much: the standard error is sqrt(4 / 20 + 4 * 25 / 10) = 3.194.
+    varied, steady = Sample(size=10, mean=10.0, variance=25.0), Sample(size=20, mean=22.0, variance=4.0)
+    assert exceeds_p_value(steady, varied, 2.0) == pytest.approx(0.273, rel=0.03)
 
 
 def test_values_that_do_not_vary_leave_nothing_to_chance() -> None:

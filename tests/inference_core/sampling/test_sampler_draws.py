@@ -172,13 +172,14 @@ def test_a_masked_logit_is_never_drawn_and_has_no_probability(spec):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rows_without_a_usable_logit_are_named(spec, value, temperature):
+@pytest.mark.parametrize("native", [None, False])
+def test_rows_without_a_usable_logit_are_named(spec, value, temperature, native):
     logits = torch.zeros(4, 6)
     logits[1, 3] = value
     logits[3] = -math.inf
 
     with pytest.raises(BadLogitsError, match="1, 3") as caught:
-        sample(logits, [spec(temperature=temperature) for _ in range(4)])
+        sample(logits, [spec(temperature=temperature) for _ in range(4)], native=native)
 
     assert caught.value.rows == [1, 3]
 
