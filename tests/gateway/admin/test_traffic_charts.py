@@ -19,10 +19,10 @@ def test_the_last_bucket_has_a_rate_from_its_half_on(passed: float, last: float 
         span="1h", until=60.0 + passed, seconds=60.0, buckets=buckets, together=BUCKET, causes=[], changes=[]
     )  # fmt: skip
 
-    requests, troubles, _, costs = charts_of(traffic, {1: "small", 2: "large"})
+    requests, failures, refusals, _, costs = charts_of(traffic, {1: "small", 2: "large"})
 
     assert [(line.name, list(line.values)) for line in requests.series] == [
         ("small", [120.0, last]), ("large", [0.0, None if last is None else 0.0])
     ]  # fmt: skip
-    assert [line.values[0] for line in troubles.series] == [6.0, 30.0]
+    assert [line.values[0] for chart in (failures, refusals) for line in chart.series] == [6.0, 30.0]
     assert [line.values[0] for line in costs.series] == [30.0, 120.0]

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from gateway.edge.client_paths import ServedPath, served_path
 from gateway.tenancy import guard
-from gateway.tenancy.keys.key_secrets import make_key
+from gateway.tenancy.keys.key_secrets import new_key
 from tests.gateway.edge.raw_http import exchanged, head
 from tests.gateway.walk import BOUNDED
 from tests.support.app import RunningGateway, StartApp
@@ -20,7 +20,7 @@ from tests.support.app import RunningGateway, StartApp
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
-KEY = make_key().key
+KEY = new_key()[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

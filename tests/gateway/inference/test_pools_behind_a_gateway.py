@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.tenancy.keys.key_secrets import make_key
+from gateway.tenancy.keys.key_secrets import new_key
 from inference_core.protocol import SamplingParams
 from tests.polling import eventually
 from tests.support.app import running_gateway
@@ -25,7 +25,7 @@ from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Tier
 
-KEY = make_key().key
+KEY = new_key()[0]
 # The settings of the front's tiers in deploy/helm/aio/values/multi-node.yaml: one address for all pods, and each pod's.
 BY_SERVICE: dict[str, Any] = {"stream_whole": True}
 BY_POD: dict[str, Any] = {"kind": "vllm"}

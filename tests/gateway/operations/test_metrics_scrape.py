@@ -9,11 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from gateway.operations.worker_answers import WITH_PRIVATE, worker_answers
-from gateway.tenancy.keys.key_secrets import make_key
+from gateway.tenancy.keys.key_secrets import new_key
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.support.app import RunningGateway, StartApp
 
-APP, ADMIN = make_key().key, make_key().key
+APP, ADMIN = new_key()[0], new_key()[0]
 PRIVATE = {
     "aio_cost_usd", "aio_baseline_cost_usd", "aio_would_be_cost_usd", "aio_cost_per_1k_tokens_usd", "aio_saving_ratio",
     "aio_key_cost_usd", "aio_key_requests", "aio_key_tokens", "aio_replica_serving",
@@ -71,7 +71,7 @@ async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path, a
 
 
 async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path, app: StartApp) -> None:
-    viewer = make_key().key
+    viewer = new_key()[0]
     gateway = await app(keyed(tmp_path), viewer_keys=f"wall={viewer}")
     headers = {"authorization": f"Bearer {viewer}"}
     _, names = await scraped(gateway, **headers)

@@ -23,7 +23,7 @@ class Desk(Channel):
     """A receiver that hears of every beginning and end, and the clock."""
 
     def __init__(self, *rules: AlertRule) -> None:
-        super().__init__("pagerduty 1", "here", "pagerduty://")
+        super().__init__("pagerduty 1", "PagerDuty", "here", "pagerduty://")
         self.events: list[Message] = []
         self.deaf = False
         self.now = 0.0

@@ -16,7 +16,7 @@ from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key, revoke_key, rotate_key
-from gateway.tenancy.keys.key_secrets import keys_of, make_key
+from gateway.tenancy.keys.key_secrets import keys_of, new_key
 from gateway.tenancy.users import sessions, users
 from gateway.tenancy.users.sessions import (
     SESSION_SECONDS,
@@ -48,7 +48,7 @@ from tiers.catalog.load import load_catalog
 
 NOW = 1_900_000_000.0
 ORDER = Order(actor="user:root", now=NOW, reason="why")
-BOSS = make_key().key
+BOSS = new_key()[0]
 PASSWORD = "correct horse battery"
 
 

@@ -41,13 +41,13 @@ from gateway.tenancy.guard import (
     site_of,
 )
 from gateway.tenancy.keys.directory import Directory, KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.keys.key_secrets import keys_of, make_key
+from gateway.tenancy.keys.key_secrets import keys_of, new_key
 from gateway.tenancy.tenancy import Tenancy
 from gateway.tenancy.users.sessions import COOKIE, CSRF_HEADER, SessionsUnavailableError, csrf_of
 from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
-APP, BOSS, WALL = (make_key().key for _ in range(3))
+APP, BOSS, WALL = (new_key()[0] for _ in range(3))
 FRIEND = "https://app.example"
 CATALOG = load_catalog("laptop")
 Signed = Caller | Exception | None

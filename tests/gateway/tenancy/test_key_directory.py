@@ -27,7 +27,7 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
     shown_key,
 )
-from gateway.tenancy.keys.key_secrets import keys_of, make_key
+from gateway.tenancy.keys.key_secrets import keys_of, make_key, new_key
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import open_database
 from tests.database_outage import outage
@@ -38,7 +38,7 @@ from tiers.catalog.load import load_catalog
 
 NOW = 1_900_000_000.0
 ORDER = Order(actor="root", now=NOW, reason="why")
-APP, BOSS, WALL = (make_key().key for _ in range(3))
+APP, BOSS, WALL = (new_key()[0] for _ in range(3))
 CATALOG = load_catalog("laptop")
 
 
@@ -374,7 +374,7 @@ async def test_a_budget_at_the_end_of_a_page_is_charged_once(directories: Direct
         await connection.execute(
             insert(budgets), [row | {"budget_id": f"budget_{one}", "subject": one} for one in subjects]
         )
-    keys = {one: make_key().key for one in subjects[-3:]}
+    keys = {one: new_key()[0] for one in subjects[-3:]}
     directory = await directories.loaded(api_keys=",".join(f"{name}={key}" for name, key in keys.items()))
     for name, key in keys.items():
         (charged,) = directory.inference_caller(bearer(key)).allowance.budgets

@@ -22,7 +22,7 @@ from gateway.tenancy.budgets.lease_book import MICRO
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import UnknownKeyError
 from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, shown_key
-from gateway.tenancy.keys.key_secrets import keys_of, make_key
+from gateway.tenancy.keys.key_secrets import keys_of, new_key
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from gateway.tenancy.windows import RedisWindows
 from tests.database_outage import outage
@@ -33,7 +33,7 @@ from tiers.catalog.catalog import CatalogInUse
 from tiers.catalog.load import load_catalog
 
 ORDER = Order(actor="test", now=1.0)
-BOSS = make_key().key
+BOSS = new_key()[0]
 BOUNDED = Caller(key_id="k", allowance=Allowance(requests_per_minute=1))
 
 
@@ -104,7 +104,7 @@ async def test_the_declared_keys_are_there_at_the_start_or_as_soon_as_the_databa
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    secret, file = make_key().key, start.folder / "keys.toml"
+    secret, file = new_key()[0], start.folder / "keys.toml"
     monkeypatch.setenv("OPS_SECRET", secret)
     file.write_text('[[keys]]\nname = "ops"\nsecret_env = "OPS_SECRET"\n')
     settings = {"keys_file": str(file), "admin_keys": f"boss={BOSS}"}

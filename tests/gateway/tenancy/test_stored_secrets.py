@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.base.settings import Settings
-from gateway.tenancy.keys.key_secrets import make_key
+from gateway.tenancy.keys.key_secrets import new_key
 from migrations.tables.tenancy import dashboard_sessions
 from tests.gateway.operations.dashboard.browsing import browser, look_again, sign_in
 from tests.support.app import RunningGateway, running_gateway
@@ -16,7 +16,7 @@ PAGE = "/admin/requests"
 
 
 async def test_nothing_in_the_data_folder_helps_to_find_a_key_of_the_settings(tmp_path: Path) -> None:
-    admin, app = make_key().key, make_key().key
+    admin, app = new_key()[0], new_key()[0]
     settings = Settings(
         data_dir=str(tmp_path), monitor=False, admin_keys=f"ann={admin}", api_keys=f"app={app}", log_requests=True
     )
@@ -39,7 +39,7 @@ async def test_nothing_in_the_data_folder_helps_to_find_a_key_of_the_settings(tm
 
 
 async def test_a_session_row_holds_no_part_and_no_hash_of_its_key_and_still_ends_with_it(tmp_path: Path) -> None:
-    root = make_key().key
+    root = new_key()[0]
     settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys=f"root={root}")
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         headers = {"authorization": f"Bearer {root}"}
@@ -64,7 +64,7 @@ async def test_a_session_row_holds_no_part_and_no_hash_of_its_key_and_still_ends
 
 @pytest.mark.parametrize("column", ["key_id", "key_proof", "session_id"])
 async def test_a_thief_of_session_rows_cannot_make_a_cookie_of_them(tmp_path: Path, column: str) -> None:
-    root = make_key().key
+    root = new_key()[0]
     settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys=f"root={root}")
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client, root)
