@@ -81,7 +81,8 @@ async def test_times_are_translated_to_the_readers_clock(served, ask, monkeypatc
     core, _, client = served
     ours = time.monotonic
     elsewhere = 1e6  # what the client's machine has been up for longer
-    sent = ask(arrival=ours() + elsewhere - 2, deadline=ours() + elsewhere + 3)
+    sent_at = ours() + elsewhere
+    sent = ask(arrival=sent_at - 2, deadline=sent_at + 3)
     clocks = iter([ours() + elsewhere])  # the client's clock is read once, then the server's
     monkeypatch.setattr("inference_core.transport.tcp.time.monotonic", lambda: next(clocks, None) or ours())
 
