@@ -173,7 +173,7 @@ async def test_switching_the_prefix_cache_alters_the_next_request(aio: RunningGa
 
 
 async def test_the_dtype_of_the_kv_cache_changes_while_answers_stream(aio: RunningGateway) -> None:
-    begun = asyncio.Event()
+    has_text = asyncio.Event()
 
     async def stream(number: int) -> str:
         messages = [{"role": "user", "content": f"Count from {number}."}]
@@ -188,13 +188,13 @@ async def test_the_dtype_of_the_kv_cache_changes_while_answers_stream(aio: Runni
         async for chunk in chunks:
             text += chunk.choices[0].delta.content or "" if chunk.choices else ""
             if text:
-                begun.set()
+                has_text.set()
         return text
 
     whole = [await stream(number) for number in range(2)]
-    begun.clear()
+    has_text.clear()
     streams = [asyncio.create_task(stream(number)) for number in range(2)]
-    await begun.wait()
+    await has_text.wait()
     answer = await aio.http.patch(KNOBS, json={"kv_dtype": "bfloat16", "model": INT4})
     assert answer.status_code == 200, answer.text
     shown = (await aio.http.get("/v1/admin/stats")).json()["models"]
