@@ -129,9 +129,10 @@ class Client:
                 return answer
         raise AssertionError("unreachable")
 
-    def raw(self, *pieces: bytes, most: int = 8) -> list[Answer]:
-        """Send bytes on a new connection, and return the answers until the server closes or is silent; at least one,
-        which has the status 0 if there was none."""
+    def raw(self, *pieces: bytes, most: int = 8, silence: float = SILENCE) -> list[Answer]:
+        """Send bytes on a new connection, and return the answers until the server closes or is silent for so many
+        seconds; at least one, which has the status 0 if there was none. Requests that are whole and must be answered
+        are given `PATIENCE`: a caller who closes its side before the answer has left."""
         answers: list[Answer] = []
         with self.connect() as connection:
             try:
@@ -139,7 +140,7 @@ class Client:
                     connection.sendall(piece)
             except ConnectionError:
                 pass
-            connection.settimeout(SILENCE)
+            connection.settimeout(silence)
             reader = _Reader(connection)
             while len(answers) < most:
                 answer, closes = _read(reader, "GET")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
+from tests.attacks.exchange import PATIENCE
 from tests.attacks.families.framing import BODY, outcome_of
 from tests.attacks.targets import CHAT, Target
 from tests.hostile.target import Outcome, attack_class
@@ -82,7 +83,7 @@ def upgrades(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         first = _request(target, body, *lines)
         whole = first + last
         at = draw.choice((len(first), len(first) - len(body), draw.randrange(1, len(whole)), len(whole)))
-        answers = target.client.raw(whole[:at], whole[at:])
+        answers = target.client.raw(whole[:at], whole[at:], silence=PATIENCE)
         # The parser bounds a head, and refuses what is no value of a header.
         is_refused = any(len(line) > 8000 or b"\xff" in line for line in lines)
         served = [answer.status for answer in answers] == [200, 200]
