@@ -82,8 +82,8 @@ class Stage:
             await asyncio.sleep(0)
 
     def _cut(self, content: bytes) -> list[bytes]:
-        """Return a stream whole, cut at some positions, or byte by byte."""
-        how = self._random.choice(("whole", "some", "bytes" if len(content) < 1500 else "some"))
+        """Return a stream whole, cut at some positions, or byte by byte, which takes longer than all else."""
+        how = self._random.choice(("whole", "whole", "some", "some", "some", "bytes" if len(content) < 1000 else "some"))
         count = {"whole": 0, "some": 6, "bytes": len(content)}[how]
         cuts = sorted(self._random.sample(range(1, max(len(content), 2)), min(count, max(len(content) - 1, 0))))
         return [content[at:end] for at, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
@@ -173,7 +173,7 @@ async def _play_steps(stage: Stage, fields: Json, api: str, streamed: bool, at: 
             continue
         if step.get("forgets"):
             forget_turns(gateway)
-        gateway.serving.routing.knobs.change(DEFAULTS | step.get("knobs", {}))
+        _use_knobs(gateway, DEFAULTS | step.get("knobs", {}))
         said = listed(step.get("answers", {}))[0].get("says") if step.get("answers") else None
         own = {"asked": with_told(step["asks"][api], told), "said": said}
         step["asks"] = {api: own["asked"]}
@@ -182,6 +182,13 @@ async def _play_steps(stage: Stage, fields: Json, api: str, streamed: bool, at: 
         problems += await exchange.problems(at)
         told[str(len(told))] = exchange.got | own
     return problems
+
+
+def _use_knobs(gateway: RunningGateway, wanted: Json) -> None:
+    """Let these knobs hold; each change of any would be written to disk."""
+    knobs = gateway.serving.routing.knobs
+    if any(getattr(knobs.active, name) != value for name, value in wanted.items()):
+        knobs.change(wanted)
 
 
 def parts_of(fields: Json) -> list[Json]:

@@ -22,10 +22,11 @@ from tests.requirements.row_mutants import (
     requirements_by_key,
 )
 from tests.requirements.scratch_copy import ScratchCopy, scratch_copy
+from tests.requirements.verdict_table import fill_page
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Test the mutants; 1 if one lives, cannot be tested, or its tests fail without it."""
+    """Test the mutants; 1 if one lives, or its tests do not run or fail without it. Tests that are skipped are shown."""
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="IDs, or their beginnings (GW); all without any.")
     parser.add_argument(
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         "--passing", action="store_true", help="The named tests are known to pass: do not run them without a mutant."
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no mutant after so long.")
-    parser.add_argument("--keep", action="store_true", help="Record the verdicts in docs/measurements.")
+    parser.add_argument("--keep", action="store_true", help="Record the verdicts in docs/measurements and docs/results/mutants.md.")
     options = parser.parse_args(arguments)
 
     rows, recorded = requirements_by_key(), read_record()
@@ -48,13 +49,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{verdict.verdict:8} {key}: {verdict.by}", file=sys.stderr, flush=True)
         if options.keep:
             add_to_record({key: verdict})
+    if options.keep:
+        fill_page()
     bad = {key: verdict for key, verdict in verdicts.items() if verdict.verdict != "killed"}
     print(
         f"{len(verdicts) - len(bad)} of {len(verdicts)} killed, {len(chosen) - len(verdicts)} left out for lack of time"
     )
     for key, verdict in bad.items():
         print(f"  {verdict.verdict}: {key} {verdict.by}")
-    return int(bool(bad))
+    return int(any(verdict.verdict != "skipped" for verdict in bad.values()))
 
 
 def _is_chosen(row: str, beginnings: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.requirements import verdict_table
 from tests.requirements.row_mutants import (
     ROOT,
     Edit,
@@ -119,6 +120,11 @@ def test_verdicts_are_added_to_those_that_are_recorded_and_those_of_lost_mutants
     assert read_record(path) == {first: lives, second: killed}
     add_to_record({first: killed}, path)
     assert read_record(path) == {first: killed, second: killed}
+
+
+def test_the_page_has_the_recorded_verdicts() -> None:
+    page = verdict_table.PAGE.read_text(encoding="utf-8")
+    assert verdict_table.verdict_table() in page, "run `python -m tests.requirements FR --changed --keep`"
 
 
 @pytest.mark.processes
