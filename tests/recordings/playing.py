@@ -83,7 +83,9 @@ class Stage:
 
     def _cut(self, content: bytes) -> list[bytes]:
         """Return a stream whole, cut at some positions, or byte by byte, which takes longer than all else."""
-        how = self._random.choice(("whole", "whole", "some", "some", "some", "bytes" if len(content) < 1000 else "some"))
+        how = self._random.choice(
+            ("whole", "whole", "some", "some", "some", "bytes" if len(content) < 1000 else "some")
+        )
         count = {"whole": 0, "some": 6, "bytes": len(content)}[how]
         cuts = sorted(self._random.sample(range(1, max(len(content), 2)), min(count, max(len(content) - 1, 0))))
         return [content[at:end] for at, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]

@@ -26,7 +26,7 @@ from tests.requirements.verdict_table import fill_page
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Test the mutants; 1 if one lives, or its tests do not run or fail without it. Tests that are skipped are shown."""
+    """Test the mutants; 1 if one lives, or its tests do not run, or they fail without it. Skipped tests are shown."""
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="IDs, or their beginnings (GW); all without any.")
     parser.add_argument(
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
         "--passing", action="store_true", help="The named tests are known to pass: do not run them without a mutant."
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no mutant after so long.")
-    parser.add_argument("--keep", action="store_true", help="Record the verdicts in docs/measurements and docs/results/mutants.md.")
+    parser.add_argument(
+        "--keep", action="store_true", help="Record the verdicts in docs/measurements and docs/results/mutants.md."
+    )
     options = parser.parse_args(arguments)
 
     rows, recorded = requirements_by_key(), read_record()
