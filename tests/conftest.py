@@ -10,7 +10,8 @@ Six fixtures act on every test unasked:
   one context of TLS, which nothing here needs.
 - `_patient_sqlite`: so may its statements and commits, for which other tests keep the disk busy.
 - `_patient_redis`: and an answer of Redis.
-- `_vocabularies_read_once`: the tokens of a GGUF file are read once, not for every gateway that has the model.
+- `_models_read_once`: of a GGUF file the tokens and what its weights are packed as are read once, not for every gateway
+  that has the model.
 
 Fixtures of database servers are in `tests.support.database`.
 """
@@ -198,25 +199,32 @@ def _patient_redis() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _vocabularies_read_once() -> Iterator[None]:
-    """Read the tokens of each large GGUF file once per process: a tokeniser changes nothing of them after its start."""
-    module = sys.modules.get("inference_core.tokenization.gguf_vocabulary")
-    if module is None:
-        yield
-        return
-    read, vocabularies = module.read_gguf_vocabulary, dict[tuple[Path, int, int], object]()
-
-    def read_once(path: Path) -> object:
-        if not path.is_file() or (status := path.stat()).st_size < _LARGE_BYTES:
-            return read(path)
-        key = (path, status.st_mtime_ns, status.st_size)
-        if key not in vocabularies:
-            vocabularies[key] = read(path)
-        return vocabularies[key]
-
+def _models_read_once() -> Iterator[None]:
+    """Read each large GGUF file once per process, where a gateway's start reads it: a tokeniser changes nothing of the
+    tokens after its start, and the check of the catalogue's models only looks at kinds of tensors."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "read_gguf_vocabulary", read_once)
+        for name, function in (
+            ("inference_core.tokenization.gguf_vocabulary", "read_gguf_vocabulary"),
+            ("tiers.catalog.quality_gate", "open_checkpoint"),
+        ):
+            if (module := sys.modules.get(name)) is not None:
+                patch.setattr(module, function, _read_once(getattr(module, function)))
         yield
+
+
+def _read_once(read: Callable[..., object]) -> Callable[..., object]:
+    """`read`, called once for each content of a large file."""
+    known = dict[tuple[Path, int, int], object]()
+
+    def read_once(path: Path, *more: object) -> object:
+        if not path.is_file() or (status := path.stat()).st_size < _LARGE_BYTES:
+            return read(path, *more)
+        key = (path, status.st_mtime_ns, status.st_size)
+        if key not in known:
+            known[key] = read(path, *more)
+        return known[key]
+
+    return read_once
 
 
 def _remembered(make: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:

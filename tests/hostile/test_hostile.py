@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.trial import ROOT
+from tests.hostile import __main__ as command
 from tests.hostile import running
 from tests.hostile.report import Report, markdown, save, total
-from tests.hostile.target import FuzzTarget, Limits, target_at, targets_like
+from tests.hostile.target import FuzzTarget, Limits, Target, target_at, targets_like
 
 
 def test_a_name_that_is_no_target_is_refused() -> None:
@@ -82,10 +83,23 @@ def test_a_total_has_the_sums_and_the_worst() -> None:
     assert markdown(reports).splitlines()[-1] == "| all | 3 | 500 | 1 | 1 stall |"
 
 
-def test_the_command_says_what_it_found_by_its_status() -> None:
-    def status(*arguments: str) -> int:
-        command = [sys.executable, "-m", "tests.hostile", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=300).returncode
+def test_the_command_says_what_it_found_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Report("fuzz/tiers.wires.retry_after", inputs=5)
+    asked: list[tuple[list[str], Limits]] = []
 
-    assert status("run", "fuzz/tiers.wires.retry_after", "--inputs", "5") == 0
-    assert status("run", "nothing") == 2
+    def run(targets: Sequence[Target], limits: Limits, *_: object) -> list[Report]:
+        asked.append(([target.path for target in targets], limits))
+        return [found]
+
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+
+    order = ["run", found.name, "--inputs", "5", "--seed", "7"]
+    assert command.main(order) == 0
+    assert asked == [([found.name], Limits(inputs=5, seed=7))]
+    found.note("process", "ended")
+    assert command.main(order) == 1
+    assert command.main([*order, "--ignore", "process"]) == 0
+    with pytest.raises(SystemExit) as refused:
+        command.main(["run", "nothing"])
+    assert refused.value.code == 2

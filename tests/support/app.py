@@ -6,6 +6,7 @@ models. `running_gateway` and `gateway_of` are blocks, for tests that look at wh
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -41,6 +42,10 @@ from tests.support.scripted_tier import ScriptedTier
 from tests.support.served import UNCACHED
 from tests.support.shared_app import shared_http_app
 from tests.support.upstream import Handler, LoopbackServer
+
+# Once, not by each server, which would have every logger forget its level: warnings go to the standard error.
+logging.getLogger("uvicorn").setLevel(logging.WARNING)
+logging.getLogger("uvicorn").propagate = False
 
 
 class RunningGateway:
@@ -200,7 +205,7 @@ async def running_gateway(
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_config=None,
         http=protocol or "httptools",
         lifespan="on",
         proxy_headers=False,

@@ -6,7 +6,7 @@ Such a file serves as not measured until it is measured once here; `require_repo
 
 import logging
 import shlex
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -257,12 +257,16 @@ def _report_of(
         return gate.report, read_report(Path(gate.report).expanduser())
     if usual.exists():
         return str(usual), read_report(usual)
+    return _shipped_reports().get((fingerprint, compute))
+
+
+@cache
+def _shipped_reports() -> Mapping[tuple[str, str], tuple[str, QualityReport]]:
+    """Return the package's reports with their names, by the weights and the arithmetic that they are of."""
     with resources.as_file(resources.files("tiers.catalogs")) as folder:
-        for file in sorted(folder.glob("*.quality.json")):
-            report = read_report(file)
-            if (report.candidate.fingerprint, report.candidate.compute) == (fingerprint, compute):
-                return file.name, report
-    return None
+        files = sorted(folder.glob("*.quality.json"), reverse=True)
+        named = [(file.name, read_report(file)) for file in files]
+    return {(report.candidate.fingerprint, report.candidate.compute): (name, report) for name, report in named}
 
 
 def _what(model: Gated, compute: MeasuredCompute) -> str:

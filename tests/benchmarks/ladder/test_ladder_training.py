@@ -150,9 +150,9 @@ def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(
     assert all(0.22 < share < 0.3 for share in shares)
 
 
-def test_processes_make_the_batches_that_one_makes_alone(base: NamedModel) -> None:
+def test_a_process_makes_the_batches_that_are_made_without_one(base: NamedModel) -> None:
     source = batches.Source(base.path, [batches.Everyday("Hi!", [5, 6, 7])], RECIPE)
-    with closing(batches.batches(source, 2, 2)) as ahead:
+    with closing(batches.batches(source, 2, 1)) as ahead:
         for there, here in zip(ahead, batches.batches(source, 2, 0), strict=True):
             assert there.tokens == here.tokens
             assert torch.equal(there.batch.targets, here.batch.targets)
