@@ -157,6 +157,7 @@ def test_a_queue_elsewhere_counts_once_in_the_alerts_however_many_tiers_share_th
     assert alert_figures({}, {}, cast(list[Tier], tiers[2:]), [])["waiting"] is None
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_channels_and_overview_tell_of_a_queue_elsewhere(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

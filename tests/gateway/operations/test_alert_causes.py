@@ -39,6 +39,7 @@ from tests.support.app import RunningGateway, StartApp, running_gateway
 from tests.support.database import migrated
 from tests.support.upstream import Call, LoopbackServer
 
+pytestmark = pytest.mark.usefixtures("ready_alert_sender")
 DAY = 86_400.0
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -19,6 +19,7 @@ from tests.support.app import running_gateway
 from tests.support.upstream import Call, LoopbackServer
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_a_key_dearer_than_its_own_week_is_an_event_with_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ async def test_the_share_of_worse_answers_starts_a_retraining_where_it_is_the_tr
         settings, retrain_trigger=trigger, retrain_cron="", sampling_rate=1.0, verification_budget=1e6
     )
     async with running_loop(given, tiers) as (loop, monitor, engine):
-        for number in range(100):
+        for number in range(60):
             served = record(f"sum-{number}", answer="7" if number % 6 else "8")
             await store_request(engine, served)
             monitor.offer(served)
@@ -271,6 +271,7 @@ async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(se
     assert "aio_second_opinions_cost_usd_total" not in metrics.own_exposition([], private=False).decode()
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_the_last_refusal(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

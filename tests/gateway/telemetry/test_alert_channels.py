@@ -199,6 +199,7 @@ def host_of(server: LoopbackServer) -> str:
     return server.base_url.partition("://")[2]
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_no_channel_follows_a_redirect(status: int) -> None:
     got: list[str] = []
@@ -227,6 +228,7 @@ def test_no_library_of_a_sender_reaches_a_clouds_metadata_server(address: str) -
     _refuse_metadata("socket.connect", (None, ("192.0.2.1", 80)))
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 @pytest.mark.parametrize(
     "url", ["json://169.254.169.254/", "mailtos://a:b@169.254.169.254", "rsyslog://169.254.169.254"]
 )
@@ -249,6 +251,7 @@ def mail_to(port: int, scheme: str = "mailtos", user: str = f"{USER}:{PASSWORD}@
     return f"{scheme}://{user}127.0.0.1:{port}?from=aio@example.com&to=ops@example.com,on-call@example.com"
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_e_mail_signs_in_over_starttls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = make_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -263,6 +266,7 @@ async def test_e_mail_signs_in_over_starttls_alone(tmp_path: Path, monkeypatch: 
     assert "80% of the budget of key ädä is spent" in mail.as_string() + mail.get_body().get_content()
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_a_password_is_not_sent_unencrypted_and_a_local_relay_needs_none() -> None:
     async with smtp_server() as server:
         with pytest.raises(AlertNotSentError):
@@ -274,6 +278,7 @@ async def test_a_password_is_not_sent_unencrypted_and_a_local_relay_needs_none()
     assert server.signed_in == []
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
     async with smtp_server(make_certificate(tmp_path)) as server:
         with pytest.raises(AlertNotSentError):
@@ -281,6 +286,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) 
         assert server.mails.empty()
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -295,6 +301,7 @@ def test_an_impossible_channel_is_refused_at_the_start(changes: dict[str, str], 
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 def test_webhooks_of_slack_and_teams_are_addresses_as_they_are() -> None:
     slack = "https://hooks.slack.com/services/T024BE7LD/B024BE7LE/abcdefghijklmnopqrstuvwx"
     teams = "https://prod-1.westeurope.logic.azure.com:443/workflows/643e69f83c8944438d68119179a10a64/triggers/manual/paths/"

@@ -120,6 +120,7 @@ async def test_first_tokens_are_late_by_the_limit_of_their_class_or_of_a_slower_
     assert [message.cause.name for message in desk.events] == fires
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_a_gateway_tells_its_channels(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
     monkeypatch.setattr("gateway.telemetry.alerts.keep_looking", partial(keep_looking, rules=[rule]))
@@ -141,6 +142,7 @@ async def test_a_gateway_tells_its_channels(settings: Settings, monkeypatch: pyt
     assert (event["title"], event["type"]) == ("AIO: AioErrors (warning)", "warning")
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 @pytest.mark.parametrize("url", ["ftp://host/x", "http://", "file:///etc/passwd"])
 def test_an_address_of_no_service_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="address 1 of AIO_ALERT_URLS: Apprise knows no such address"):

@@ -92,6 +92,7 @@ async def test_a_gpu_that_the_driver_and_an_exporter_know_counts_once(monkeypatc
     ]
 
 
+@pytest.mark.usefixtures("ready_alert_sender")
 async def test_a_hot_full_gpu_of_an_exporter_raises_the_gateways_alerts(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
