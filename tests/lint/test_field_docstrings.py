@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("inference_core/", "classifier/", "quality/", "gateway/", "tiers/")
+NAMED = r"`(\w+)(?:\[[^\]`]*\])?`(?=((?:, | and )`\w+`)*(?: \([^)]*\))?:\s)"
 # Where a clause begins, or next in a list of names.
-EXPLAINED = re.compile(r"(?:\A|[.;,]\s|\n\n|- )\s*`(\w+)(?:\[[^\]`]*\])?`(?=((?:, | and )`\w+`)*(?: \([^)]*\))?:\s)")
+EXPLAINED = re.compile(rf"(?:\A|[.;,]\s|\n\n|- )\s*{NAMED}")
 
 
 def explained_fields(source: str) -> Iterator[str]:
     """Yield `Class.field` for each field that its class's docstring explains as "`field`: meaning"."""
+    named = {hit[1] for hit in re.finditer(NAMED, source)}
+    if not named or not re.search(rf"^\s+(?:{'|'.join(named)}): ", source, re.MULTILINE):
+        return  # most files: to parse them takes seconds
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             annotated = (one.target for one in node.body if isinstance(one, ast.AnnAssign))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classifier.complexity.model import CUTS, shipped_complexity
+from classifier.complexity.model import CUTS, ComplexityModel, shipped_complexity
 from classifier.encoders.boosted_trees import Trees
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input_of_text
@@ -91,10 +91,18 @@ def toy_rows() -> list[LabelledPrompt]:
     return rows + [LabelledPrompt(EASY.format(i), [1], lang="xx") for i in range(12)]
 
 
-def test_a_refit_learns_its_rows_and_stays_near_its_prior_elsewhere() -> None:
-    prior = shipped_complexity()
+def refit() -> ComplexityModel:
     unrated = [UnratedPrompt(f"What is the capital of {place}?") for place in ("Peru", "Chad", "Fiji", "Laos")]
-    model = refit_complexity(prior, toy_rows(), unrated, MODEL)
+    return refit_complexity(shipped_complexity(), toy_rows(), unrated, MODEL)
+
+
+@pytest.fixture(scope="module")
+def model() -> ComplexityModel:
+    return refit()
+
+
+def test_a_refit_learns_its_rows_and_stays_near_its_prior_elsewhere(model: ComplexityModel) -> None:
+    prior = shipped_complexity()
     asked = [
         routing_input_of_text(text) for text in (HARD.format("a"), EASY.format("a"), "What is the capital of Oman?")
     ]
@@ -102,13 +110,12 @@ def test_a_refit_learns_its_rows_and_stays_near_its_prior_elsewhere() -> None:
     assert found[0, 3] > before[0, 3] + 0.1
     assert found[1, 0] > found[0, 0] + 0.2
     assert found[2].argmax() == before[2].argmax() == 0
-    again = refit_complexity(prior, toy_rows(), unrated, MODEL)
+    again = refit()
     assert (again.trigrams == model.trigrams).all()
     assert (again.trees.arrays.value == model.trees.arrays.value).all()
 
 
-def test_how_a_prompt_is_written_changes_nothing_after_a_refit() -> None:
-    model = refit_complexity(shipped_complexity(), toy_rows(), [], MODEL)
+def test_how_a_prompt_is_written_changes_nothing_after_a_refit(model: ComplexityModel) -> None:
     prompt = routing_input_of_text(HARD.format("b"))
     turn = MODEL.encode(prompt)
     changed = turn.features.copy()

@@ -160,12 +160,14 @@ def edits_that_change(body: dict[str, Any], dialect: quirks.Dialect) -> set[int]
     """The indices of the edits that change something of a body, each applied after those before it."""
     changing = set()
     for index, edit in enumerate(client_rows().edits):
-        before = copy.deepcopy(body)
-        if dialect in edit.dialects:
-            for table in [table for path in edit.at for table in quirks._objects({"": [body]}, path)]:
-                if edit.is_of(str(table.get("type"))):
-                    edit.change(table)
-        changing |= {index} if body != before else set()
+        if dialect not in edit.dialects:
+            continue
+        tables = [table for path in edit.at for table in quirks._objects({"": [body]}, path)]
+        if meant := [table for table in tables if edit.is_of(str(table.get("type")))]:
+            before = copy.deepcopy(body)
+            for table in meant:
+                edit.change(table)
+            changing |= {index} if body != before else set()
     return changing
 
 

@@ -90,6 +90,7 @@ def test_stores_are_asked_and_one_that_does_not_answer_is_a_problem(
 def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     monkeypatch.setenv("WRONG_KEY", SECRET + "-wrong")
+    monkeypatch.setenv("AIO_CORE_PROCESS", "false")
     with (
         model_server(openai_pages("qwen3-8b", "qwen3-4b")) as server,
         model_server(openai_pages("m"), key=SECRET) as locked,
