@@ -1,5 +1,5 @@
-"""The process that sends alerts, ready for every order: to import Apprise and its plugins takes a second, which each order
-of a gateway takes again. Tests of that process itself start it as gateways do."""
+"""The process that sends alerts, ready for every order: to import Apprise and its plugins takes a second, which each
+order of a gateway takes again. Tests of that process itself start it as gateways do."""
 
 import json
 import os

@@ -51,13 +51,15 @@ class PausedCore:
         return [] if self._paused.is_set() else self._core.step()
 
 
-def laptop_hash_core(settings: Settings, paused: threading.Event | None = None) -> ThreadCoreClient:
+def laptop_hash_core(
+    settings: Settings, paused: threading.Event | None = None, max_context: int = 8192
+) -> ThreadCoreClient:
     """The laptop catalogue's models by name, each a hash model of their vocabulary; no step while `paused` is set."""
     names = ("smollm2-int4", "smollm2-bf16")
 
     def load() -> Any:
         live = LiveKnobs(dict.fromkeys(names, Knobs()), KnobsFile(settings.knobs_path))
-        core = hash_core(*names, slabs=256, max_context=8192, vocab_size=49152, knobs=live, adapter_slots=2)
+        core = hash_core(*names, slabs=256, max_context=max_context, vocab_size=49152, knobs=live, adapter_slots=2)
         return PausedCore(core, paused or threading.Event())
 
     return ThreadCoreClient(load)

@@ -152,9 +152,7 @@ async def test_a_bound_adapter_is_not_unloaded_over_http(aio: RunningGateway) ->
     assert await loaded(aio) == {"tiny": ["law", "maths"]}
 
 
-async def test_aio_check_names_the_adapter(
-    adapted: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_aio_check_names_the_adapter(adapted: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIO_CORE_PROCESS", "false")
     adapted.bind(tier_2="maths")
     folders = ["--data-dir", str(tmp_path), "--cache-dir", str(tmp_path)]

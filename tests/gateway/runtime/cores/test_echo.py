@@ -1,13 +1,16 @@
 """Repeated and scored prompts through the official client, on the laptop's tiers over a core of hash models."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from openai import BadRequestError
 
 from tests.polling import eventually
-from tests.support.app import RunningGateway
+from tests.support.app import RunningGateway, StartApp
+from tests.support.core import laptop_hash_core
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "The cat sat on the mat, naïve 𓂀 as ever, and looked at the wall for a very long time indeed."
@@ -75,11 +78,18 @@ async def test_token_ids_are_repeated_as_text_and_scored_prompt_by_prompt(aio: R
     assert ["".join(choice.logprobs.tokens) for choice in scored] == [choice.text for choice in scored]
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def narrow(module_app: StartApp) -> RunningGateway:
+    """The laptop's tiers with a short context."""
+    return await module_app(core=partial(laptop_hash_core, max_context=512), scripted=False)
+
+
 @pytest.mark.parametrize("logprobs", [0, None])
 async def test_a_prompt_that_fills_the_context_is_repeated_and_scored(
-    aio: RunningGateway, logprobs: int | None
+    narrow: RunningGateway, logprobs: int | None
 ) -> None:
-    context = aio.serving.routing.served.tier(1).max_context
+    aio, context = narrow, narrow.serving.routing.served.tier(1).max_context
+    assert context == 512
     ids = [504 + number % 3000 for number in range(context)]
     answer = await complete(aio, prompt=ids, max_tokens=0, logprobs=logprobs)
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (context, 0)
