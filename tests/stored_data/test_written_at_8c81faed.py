@@ -160,7 +160,9 @@ async def copy_rows(file: Path, url: str) -> None:
     await target.dispose()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=pytest.mark.processes) for kind in ("sqlite", "postgresql")]
+)
 def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
     """The new code on the old folder, with every variable that is gone."""
     folder = tmp_path_factory.mktemp("older") / "data"

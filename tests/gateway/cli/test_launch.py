@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from gateway.cli import main
 from gateway.cli.live.launch import SETUPS
 from gateway.cli.live.session_check import session_of
 from tests.http_server import Asked, Reply, answering
@@ -45,13 +48,31 @@ def programs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launched(programs: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+Ended = subprocess.CompletedProcess[str]
+
+
+def launched(programs: Path, *arguments: str, **environment: str) -> Ended:
+    """What `aio launch` and the client say, here in this process up to the start of the client."""
+    others: dict[str, str | None] = dict.fromkeys(os.environ)
+    variables = others | {"PATH": str(programs), "HOME": str(programs)} | environment
+
+    def execve(program: str, words: list[str], passed: dict[str, str]) -> None:
+        click.echo(json.dumps({"arguments": words[1:], "environment": passed}))
+        sys.exit(7)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "execve", execve)
+        ended = CliRunner().invoke(main, ["launch", *arguments], env=variables)
+    return Ended(arguments, ended.exit_code, ended.stdout, ended.stderr)
+
+
+def launched_in_a_process(programs: Path, *arguments: str, **environment: str) -> Ended:
     variables = {"PATH": str(programs), "HOME": str(programs), "PYTHONPATH": os.pathsep.join(sys.path)} | environment
     return subprocess.run([*AIO, *arguments], env=variables, capture_output=True, text=True, check=False)
 
 
 def test_claude_gets_variables_and_its_own_arguments(programs: Path, url: str) -> None:
-    ended = launched(
+    ended = launched_in_a_process(
         programs,
         "--url",
         url,

@@ -60,7 +60,7 @@ def drawn(
 def test_the_truth_is_in_the_interval_whatever_reviews_are_picked_by(
     checked: int, reviewed: int, sensitivity: float, specificity: float
 ) -> None:
-    runs, covered, errors = 40, 0, []
+    runs, covered, errors = 30, 0, []
     for seed in range(runs):
         pairs = drawn(seed, sensitivity, specificity, checked=checked, reviewed=reviewed, others=400)
         found = in_use(PLANTED, pairs)

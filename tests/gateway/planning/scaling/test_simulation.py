@@ -182,7 +182,7 @@ def test_waves_shorter_than_its_window_do_not_make_the_reactive_rule_flap(window
 
 def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
     """Forecasts cover the time until an order takes effect, so a slower start acts that much earlier."""
-    arrivals = waves(600, 5)
+    arrivals = waves(600, 3)
     hours = []
     for cold_start_s in (5.0, 60.0, 150.0):
         at = setting(arrivals, cold_start_s=cold_start_s).after(0.5)
