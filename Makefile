@@ -327,7 +327,8 @@ mutants: install
 	$(BIN)/python -m tests.mutants $(OF)
 
 # Takes the claim of each requirement away in a copy and runs the tests that its row names, which have to fail; survivors are
-# printed. make mutants-rows ROWS="GW-03 TB": those rows; --changed: what differs from the recorded verdicts; --keep records.
+# printed. make mutants-rows ROWS="GW-03 TB": those rows; --changed: what differs from the recorded verdicts; --missing: what has
+# none; --keep records.
 mutants-rows: install
 	$(BIN)/python -m tests.requirements $(ROWS)
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from benchmarks.requirements.evidence_runs import git
 from benchmarks.requirements.requirements import Requirement
@@ -30,7 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="IDs, or their beginnings (GW); all without any.")
     parser.add_argument(
-        "--changed", action="store_true", help="Only mutants whose files differ from those of the recorded verdict."
+        "--changed", action="store_true", help="Only mutants whose files differ from those of their recorded verdict."
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="Only mutants that no verdict is recorded of; with --changed, both."
     )
     parser.add_argument(
         "--passing", action="store_true", help="The named tests are known to pass: do not run them without a mutant."
@@ -43,8 +47,10 @@ def main(arguments: Sequence[str]) -> int:
 
     rows, recorded = requirements_by_key(), read_record()
     chosen = [mutant for mutant in read_mutants().mutants if _is_chosen(mutant.row, options.rows)]
-    if options.changed:
-        chosen = [mutant for mutant in chosen if not _is_current(mutant, rows[mutant.row], recorded)]
+    if options.changed or options.missing:
+        states = {"changed"} if options.changed else set[str]()
+        states |= {"missing"} if options.missing else set()
+        chosen = [mutant for mutant in chosen if _state_of(mutant, rows[mutant.row], recorded) in states]
     verdicts: dict[str, RecordedVerdict] = {}
     for key, verdict in _tested(chosen, rows, recorded, passing=options.passing, seconds=options.seconds):
         verdicts[key] = verdict
@@ -66,9 +72,15 @@ def _is_chosen(row: str, beginnings: Sequence[str]) -> bool:
     return not beginnings or row.startswith(tuple(beginnings))
 
 
-def _is_current(mutant: RowMutant, row: Requirement, recorded: Mapping[str, RecordedVerdict]) -> bool:
+def _state_of(
+    mutant: RowMutant, row: Requirement, recorded: Mapping[str, RecordedVerdict]
+) -> Literal["missing", "changed", "current"]:
+    """Return what is known of a mutant. One that was not killed is tested again as if it had changed."""
     verdict = recorded.get(mutant.key)
-    return verdict is not None and verdict.verdict == "killed" and verdict.digest == digest_of(mutant, row)
+    if verdict is None:
+        return "missing"
+    is_current = verdict.verdict == "killed" and verdict.digest == digest_of(mutant, row)
+    return "current" if is_current else "changed"
 
 
 def _tested(

@@ -92,7 +92,7 @@ def add_to_record(verdicts: Mapping[str, RecordedVerdict], path: Path = RECORD) 
     with MUTANTS.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = {mutant.key for mutant in read_mutants().mutants}
-        kept = {key: verdict for key, verdict in (read_record(path) | verdicts).items() if key in keys}
+        kept = {key: verdict for key, verdict in {**read_record(path), **verdicts}.items() if key in keys}
         path.write_bytes(msgspec.json.format(msgspec.json.encode(kept, order="sorted"), indent=1) + b"\n")
 
 

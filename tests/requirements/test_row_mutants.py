@@ -124,7 +124,7 @@ def test_verdicts_are_added_to_those_that_are_recorded_and_those_of_lost_mutants
 
 def test_the_page_has_the_recorded_verdicts() -> None:
     page = verdict_table.PAGE.read_text(encoding="utf-8")
-    assert verdict_table.verdict_table() in page, "run `python -m tests.requirements FR --changed --keep`"
+    assert verdict_table.verdict_table() in page, "run `python -m tests.requirements FR --missing --keep`"
 
 
 @pytest.mark.processes
