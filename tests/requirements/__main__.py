@@ -47,9 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     rows, recorded = requirements_by_key(), read_record()
     chosen = [mutant for mutant in read_mutants().mutants if _is_chosen(mutant.row, options.rows)]
-    if options.changed or options.missing:
-        states = {"changed"} if options.changed else set[str]()
-        states |= {"missing"} if options.missing else set()
+    if states := {name for name in ("changed", "missing") if getattr(options, name)}:
         chosen = [mutant for mutant in chosen if _state_of(mutant, rows[mutant.row], recorded) in states]
     verdicts: dict[str, RecordedVerdict] = {}
     for key, verdict in _tested(chosen, rows, recorded, passing=options.passing, seconds=options.seconds):

@@ -60,7 +60,19 @@ def test_what_the_library_cannot_read_is_refused_in_its_own_words(tmp_path: Path
         read_hf_vocabulary(folder)
 
 
-def test_a_cache_that_cannot_be_written_costs_a_child_and_no_error(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_costs_a_child_and_no_error(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache.write_text("no folder")
+    children = []
+    passes = tokenizer_trial._passes
 
-    require_small(FILE, unigram("ab"))
+    def counted(*arguments: Any) -> bool:
+        children.append(arguments)
+        return passes(*arguments)
+
+    monkeypatch.setattr(tokenizer_trial, "_passes", counted)
+
+    for _ in range(2):
+        require_small(FILE, unigram("ab"))
+    assert len(children) == 2
