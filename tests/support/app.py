@@ -35,6 +35,7 @@ from gateway.runtime.cores.engine import LoadFailed
 from gateway.tenancy.guard import Access
 from inference_core.transport.client import CoreClient
 from tests.loop_thread import on_a_thread
+from tests.polling import eventually
 from tests.support.administrator import ADMIN_KEYS, Administrator, bearer
 from tests.support.core import laptop_hash_core
 from tests.support.scripted_classifier import ScriptedClassifier
@@ -120,6 +121,16 @@ class RunningGateway:
         answer = await self.http.request(method, f"/admin/api{path}", json=body)
         assert answer.is_success, answer.text
         return answer.json()
+
+    async def budgets(self) -> list[dict[str, Any]]:
+        """The budgets' rows, once all that was spent until now is in them. A report of the process's own that is
+        under way holds what it reports, and another report leaves that out."""
+        await self.serving.service.idle()
+        leases = self.access.tenancy.budget_leases
+        await eventually(lambda: not any(part.talking.locked() for part in leases._slices.values()))
+        await leases.tell()
+        rows: list[dict[str, Any]] = (await self.order("GET", "/budgets"))["rows"]
+        return rows
 
     async def key(self, name: str = "ada", **terms: Any) -> str:
         """A new key of these terms."""

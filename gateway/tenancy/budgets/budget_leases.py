@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.inference_request import BudgetRef
 from gateway.base.stores.database import DatabaseTime
-from gateway.tenancy.budgets.lease_book import MICRO, Grant, LeaseBook, Statement, period_key
+from gateway.tenancy.budgets.lease_book import MICRO, LeaseBook, Statement, period_key
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +204,11 @@ class BudgetLeases:
                 Statement(part.budget_id, part.period_key, part.whole_spent, part.granted, final=self._is_over(part))
                 for part in parts
             ]
-            for part, alive in zip(parts, await self._book.tell(statements) if statements else [], strict=True):
-                await self._told(part, alive, began)
+            # Answers that end while the book is being told are in the next report.
+            told = [part.spent for part in parts]
+            alive = await self._book.tell(statements) if statements else []
+            for part, spent, is_alive in zip(parts, told, alive, strict=True):
+                await self._told(part, spent, is_alive, began)
 
     async def follow(self, seconds: float) -> None:
         """Report to the book every `seconds` until cancelled."""
@@ -256,6 +259,7 @@ class BudgetLeases:
                 began = self._monotonic()
                 if began < self._rests_until:
                     raise TimeoutError("the database did not answer a moment ago")
+                told = part.spent
                 grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
         except (SQLAlchemyError, OSError) as error:
             # A request that did not ask prolongs no rest: else under steady load it would never end.
@@ -268,7 +272,8 @@ class BudgetLeases:
             return part
         if grant is None:
             return None
-        self._granted(part, grant, began)
+        part.granted, part.reported = grant.granted, told
+        part.valid_until = began + self._book.lease_seconds
         part.beyond = grant.left
         if part.free < amount:
             part.refused, part.refused_at = budget, began
@@ -279,13 +284,9 @@ class BudgetLeases:
     def _slice(self, budget: BudgetRef, key: str) -> Slice:
         return self._slices.setdefault((budget.budget_id, key), Slice(budget.budget_id, key))
 
-    def _granted(self, part: Slice, grant: Grant, began: float) -> None:
-        part.granted, part.reported = grant.granted, part.spent
-        part.valid_until = began + self._book.lease_seconds
-
-    async def _told(self, part: Slice, alive: bool, began: float) -> None:
-        """Apply the book's answer about a reported slice."""
-        if alive:
+    async def _told(self, part: Slice, spent: Decimal, is_alive: bool, began: float) -> None:
+        """Apply the book's answer to the report that `spent` of a slice is spent."""
+        if is_alive:
             part.valid_until = began + self._book.lease_seconds
         elif self._is_over(part):
             del self._slices[part.budget_id, part.period_key]
@@ -294,8 +295,9 @@ class BudgetLeases:
             part.valid_until = 0.0
             if part.spent > part.reported and not part.granted:
                 # Spent while the database was down: the book has no lease to charge it to.
+                spent = part.spent
                 await self._book.grant(part.budget_id, part.period_key, part.needed(0), part.whole_spent)
-        part.reported = part.spent
+        part.reported = spent
 
     def _has_news(self, part: Slice) -> bool:
         return part.spent != part.reported or part.granted > part.spent or part.held > 0 or self._is_over(part)

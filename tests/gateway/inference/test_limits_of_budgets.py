@@ -105,10 +105,7 @@ class Asker:
         return await self._gateway.http.post(path, json=body, headers=self._headers | (headers or {}))
 
     async def spent_usd(self) -> float:
-        """As the budget has it, once this process has reported."""
-        await self._gateway.serving.service.idle()
-        await self._gateway.access.tenancy.budget_leases.tell()
-        rows = (await self._gateway.order("GET", "/budgets"))["rows"]
+        rows = await self._gateway.budgets()
         return float(next(row["spent_usd"] for row in rows if row["budget_id"] == self._budget_id))
 
     async def record(self, answer: httpx.Response) -> Any:

@@ -253,9 +253,7 @@ async def two_days(folder: Path, seed: int = 1, limit: str = "learned", most: in
 
 
 async def _check_spending(gateway: RunningGateway, days: Days, budgets: dict[str, str]) -> None:
-    await gateway.serving.service.idle()
-    await gateway.access.tenancy.budget_leases.tell()
-    rows = {row["budget_id"]: row for row in (await gateway.order("GET", "/budgets"))["rows"]}
+    rows = {row["budget_id"]: row for row in await gateway.budgets()}
     for name, budget_id in budgets.items():
         days.over_usd = max(days.over_usd, rows[budget_id]["spent_usd"] - BUDGETS_USD[name])
 

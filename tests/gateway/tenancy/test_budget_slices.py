@@ -352,6 +352,33 @@ async def test_a_slice_that_is_reported_is_not_asked_for_meanwhile() -> None:
     assert len(world.book.asked) == 2
 
 
+async def test_what_is_spent_while_the_book_is_told_is_in_the_next_report() -> None:
+    world = World(Grant(100, 0))
+    whole = await world.hold(100)
+    world.book.go.clear()
+    telling = asyncio.create_task(world.leases.tell())
+    await eventually(lambda: world.book.told)
+    whole.settle(100)
+    world.book.go.set()
+    await telling
+    await world.leases.tell()
+    assert [report[0].spent for report in world.book.told] == [0, 100]
+
+
+async def test_what_is_spent_while_the_book_is_asked_is_in_the_next_report() -> None:
+    world = World(Grant(10, 0), Grant(10, 0))
+    whole = await world.hold(10)
+    world.book.go.clear()
+    asking = asyncio.create_task(world.hold(5))
+    await eventually(lambda: len(world.book.asked) == 2)
+    whole.settle(10)
+    world.book.go.set()
+    with pytest.raises(BudgetExceededError):
+        await asking
+    await world.leases.tell()
+    assert [one.spent for one in world.book.told[-1]] == [10]
+
+
 async def test_reports_go_on_after_the_database_was_down(caplog: pytest.LogCaptureFixture) -> None:
     world = World(Grant(100, 0))
     await world.hold(10)
