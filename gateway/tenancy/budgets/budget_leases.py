@@ -204,10 +204,10 @@ class BudgetLeases:
                 Statement(part.budget_id, part.period_key, part.whole_spent, part.granted, final=self._is_over(part))
                 for part in parts
             ]
-            # Answers that end while the book is being told are in the next report.
-            told = [part.spent for part in parts]
+            # What answers add meanwhile is in the next report.
+            spent_then = [part.spent for part in parts]
             alive = await self._book.tell(statements) if statements else []
-            for part, spent, is_alive in zip(parts, told, alive, strict=True):
+            for part, spent, is_alive in zip(parts, spent_then, alive, strict=True):
                 await self._told(part, spent, is_alive, began)
 
     async def follow(self, seconds: float) -> None:
@@ -259,7 +259,7 @@ class BudgetLeases:
                 began = self._monotonic()
                 if began < self._rests_until:
                     raise TimeoutError("the database did not answer a moment ago")
-                told = part.spent
+                spent = part.spent
                 grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
         except (SQLAlchemyError, OSError) as error:
             # A request that did not ask prolongs no rest: else under steady load it would never end.
@@ -272,7 +272,7 @@ class BudgetLeases:
             return part
         if grant is None:
             return None
-        part.granted, part.reported = grant.granted, told
+        part.granted, part.reported = grant.granted, spent
         part.valid_until = began + self._book.lease_seconds
         part.beyond = grant.left
         if part.free < amount:

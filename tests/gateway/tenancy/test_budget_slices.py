@@ -352,7 +352,7 @@ async def test_a_slice_that_is_reported_is_not_asked_for_meanwhile() -> None:
     assert len(world.book.asked) == 2
 
 
-async def test_what_is_spent_while_the_book_is_told_is_in_the_next_report() -> None:
+async def test_what_is_spent_during_a_report_is_in_the_next_report() -> None:
     world = World(Grant(100, 0))
     whole = await world.hold(100)
     world.book.go.clear()
@@ -365,7 +365,7 @@ async def test_what_is_spent_while_the_book_is_told_is_in_the_next_report() -> N
     assert [report[0].spent for report in world.book.told] == [0, 100]
 
 
-async def test_what_is_spent_while_the_book_is_asked_is_in_the_next_report() -> None:
+async def test_what_is_spent_during_a_grant_is_in_the_next_report() -> None:
     world = World(Grant(10, 0), Grant(10, 0))
     whole = await world.hold(10)
     world.book.go.clear()
