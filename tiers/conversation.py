@@ -8,6 +8,7 @@ import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -430,7 +431,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """See `tiers.conversation.Call`; it comes whole."""
 
 
-class Tooling(msgspec.Struct, frozen=True, kw_only=True):
+class Tooling(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A request's tools."""
 
     tools: tuple[Tool, ...]
@@ -443,6 +444,11 @@ class Tooling(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the caller gave `functions`."""
     edited: dict[str, Tool] = {}
     """Tools that were changed for their server, by the caller's names."""
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Length of the tools' definitions as JSON."""
+        return sum(len(msgspec.json.encode(tool.definition())) for tool in self.tools)
 
     @property
     def is_forced(self) -> bool:

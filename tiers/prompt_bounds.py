@@ -95,8 +95,7 @@ class Conversation(msgspec.Struct, frozen=True):
                 own += num_bytes(message.thoughts) + message.media_tokens
             text += own if message.is_plain else _most_written(message, own)
         if self.tooling is not None or self.opaque is not None:
-            tools = () if self.tooling is None else self.tooling.tools
-            size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)
+            size = 0 if self.tooling is None else self.tooling.num_bytes
             text += TEMPLATE_TOKENS_FOR_TOOLS + max(size, 0 if self.opaque is None else self.opaque.size)
         if self.template_variables:
             text += len(msgspec.json.encode(self.template_variables))

@@ -68,7 +68,7 @@ class ScratchCopy:
         report = self._folder / "build" / "row-mutant.xml"
         report.unlink(missing_ok=True)
         # The copy's own code comes before the installed one.
-        common = os.environ | {"PYTHONPATH": str(self._folder), "PYTHONHASHSEED": "0", "HYPOTHESIS_PROFILE": "quick"}
+        common = os.environ | {"PYTHONPATH": str(self._folder), "PYTHONHASHSEED": "0", "HYPOTHESIS_PROFILE": "mutants"}
         options = ("-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
         try:
             done = subprocess.run(

@@ -89,6 +89,8 @@ def bounds_of(n: int, limit: int, logprobs: int | None, *, cumulative: bool = Fa
 
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
+# `json.dumps` makes an encoder for each tool of each request.
+_TOOL_ENCODER = json.JSONEncoder(check_circular=False)
 # The name of a tool with what gpt-oss, Kimi and Gemini were seen to write around it.
 _AROUND = re.compile(
     r"[\s\"'`]*(?:functions?[.:]|tools?[.:]|default_api[.:])?([\w.:-]+?)(?::\d+|\s*<\|.*)?[\s\"'`]*(?:\(\))?", re.DOTALL
@@ -424,7 +426,7 @@ def estimated_prompt_tokens(request: ModelRequest) -> int:
         for call in message.calls:
             size += _text_tokens(call.name + call.arguments)
     for tool in () if request.tooling is None else request.tooling.tools:
-        size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
+        size += _text_tokens(_TOOL_ENCODER.encode(tool.definition()))
     return max(1, size)
 
 
