@@ -45,7 +45,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Sets of strings have the same order in every run, too.
 test test-properties test-processes test-models: export PYTHONHASHSEED := 0
 
-# What a contributor runs: at most six minutes on two idle cores. Property tests draw a quarter of their examples. Tests run
+# What a contributor runs: about eleven minutes on two idle cores. Property tests draw a quarter of their examples. Tests run
 # in forks of the process that collects them, which takes one core; prose, contracts and types are checked on the other, and
 # shown after the tests.
 # `.ci/run` leaves properties to test-properties, which draws all their examples: make test BUT="and not hypothesis".

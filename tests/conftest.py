@@ -76,7 +76,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile(
-    # For tests/mutants: the first example that fails is enough.
+    # For tests/mutants and tests/requirements: the first example that fails is enough.
     "mutants", deadline=None, derandomize=True, database=None, max_examples=25, phases=(Phase.explicit, Phase.generate),
     report_multiple_bugs=False,
 )  # fmt: skip
