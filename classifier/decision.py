@@ -234,12 +234,18 @@ class PricedAgreement(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """In words, for a decision's reason."""
-        asked = f"tiers {' and '.join(map(str, self.tiers))} at once, and tier {self.higher} where they differ,"
-        alone = f"{self.alone_worth:.3f} of tier {self.alone} alone"
+        tiers = " and ".join(map(str, self.tiers))
+        alone = f"tier {self.alone} alone has {self.alone_worth:.3f}"
         if self.taken:
-            return f"asking {asked} is worth most, {self.worth:.3f} against {alone}"
+            return (
+                f"tiers {tiers} answer together, and tier {self.higher} if they differ, because this has the highest "
+                f"utility, {self.worth:.3f} ({alone})"
+            )
         why = f", but {self.because}" if self.because else ""
-        return f"asking {asked} would be worth {self.worth:.3f}, against {alone}{why}"
+        return (
+            f"tiers {tiers} together, and tier {self.higher} if they differ, would have a utility of "
+            f"{self.worth:.3f} ({alone}){why}"
+        )
 
 
 class Constraints(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,14 +115,15 @@ def plan_agreement(
     allowed = _allowed(inputs)
     group = group_of(inputs.costs, allowed, answering, settings)
     if group is None:
-        return AgreementPlan(reason=f"fewer than two tiers cost at most {settings.price_share:.2f} of the strongest")
+        return AgreementPlan(reason=f"fewer than two tiers cost at most {settings.price_share:.0%} of the strongest")
     most = sum(inputs.costs[k - 1] for k in (*group.tiers, group.higher))
     if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
-        return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
+        why = f"all answers would cost ${most:.6f}, which is above the maximum ${inputs.max_cost_usd:.6f}"
+        return AgreementPlan(reason=why)
     rates = _estimated(inputs, group, kind, counted(group.tiers), "hoped" if asked else "certain")
     priced = _priced(inputs, group, kind, allowed, rates, asked=asked)
     if not priced.taken:
-        why = f"tier {priced.alone} alone is worth {priced.alone_worth:.3f}, agreement {priced.worth:.3f}"
+        why = f"tier {priced.alone} alone has a utility of {priced.alone_worth:.3f}, agreement {priced.worth:.3f}"
         return AgreementPlan(reason=why, priced=priced)
     first = answering if answering in group.tiers else group.tiers[0]
     partner = partner_of(group, first)
@@ -213,11 +214,11 @@ def _fixed_by(inputs: Overrides) -> str:
     if inputs.pinned_tier is not None:
         return f"the request is pinned to tier {inputs.pinned_tier}"
     if inputs.rules is not None and inputs.rules.tier is not None:
-        return f"a rule gives it to tier {inputs.rules.tier}"
+        return f"a rule sends the request to tier {inputs.rules.tier}"
     if inputs.arm_tier is not None:
-        return f"the experiment's arm is tier {inputs.arm_tier}"
+        return f"the experiment sends the request to tier {inputs.arm_tier}"
     if inputs.observe_tier is not None:
-        return f"routing is only observed, and tier {inputs.observe_tier} answers"
+        return f"in observe mode tier {inputs.observe_tier} answers"
     return ""
 
 

@@ -108,8 +108,8 @@ def _dearer_by_rereading(inputs: Holds, previous: int, tier: int) -> str | None:
     if move < stay:
         return None
     return (
-        f"the conversation is on tier {previous}, where it costs ${max(stay, 0.0):.6f} to go on, "
-        f"and ${move:.6f} to read it again here"
+        f"the conversation is on tier {previous}: to continue there costs ${max(stay, 0.0):.6f}, "
+        f"and to read it again here costs ${move:.6f}"
     )
 
 
@@ -146,13 +146,13 @@ def decide(inputs: PolicyInputs) -> Decision:
         tier = inputs.rules.tier
     reason = _reason(inputs, tier, barred, held)
     if inputs.rules is not None and inputs.rules.names:
-        reason += f"; by rules: {', '.join(inputs.rules.names)}"
+        reason += f"; matching rules: {', '.join(inputs.rules.names)}"
     if inputs.private is not None:
         reason = f"private ({inputs.private}): {reason}"
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=_after(inputs, reason), scores=scores, inputs=inputs)
     answers = _at_least(inputs.observe_tier, allowed)
-    watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
+    watched = f"observe mode: tier {answers} answers, and routing would choose tier {tier}: {reason}"
     return Decision(tier=answers, would_be=tier, reason=_after(inputs, watched), scores=scores, inputs=inputs)
 
 
@@ -261,57 +261,59 @@ def barred_tiers(inputs: Constraints) -> dict[int, str]:
         if pinned is not None and k != pinned:
             barred[k] = f"the request is pinned to tier {pinned}"
         elif k < least:
-            barred[k] = f"the request asks for tier {least} at least"
+            barred[k] = f"the request asks for at least tier {least}"
         elif k < least_of_key:
-            barred[k] = f"the key asks for tier {least_of_key} at least"
+            barred[k] = f"the key asks for at least tier {least_of_key}"
         elif most is not None and cost > most:
-            barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${most:.6f}"
+            barred[k] = f"the predicted cost of ${cost:.6f} is above the maximum ${most:.6f}"
     return barred
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
-        by = "" if inputs.rules is None or inputs.rules.target is None else f", by its target {inputs.rules.target}"
+        by = "" if inputs.rules is None or inputs.rules.target is None else f" (target {inputs.rules.target})"
         return f"pinned to tier {tier}{by}"
     if inputs.rules is not None and inputs.rules.tier == tier:
-        by = "" if inputs.rules.target is None else f", by its target {inputs.rules.target}"
-        return f"a rule gives it to tier {tier}{by}{_ruled_out(barred, held)}"
+        by = "" if inputs.rules.target is None else f" (target {inputs.rules.target})"
+        return f"a rule sends the request to tier {tier}{by}{_ruled_out(barred, held)}"
     if inputs.cheapest is not None:
-        return f"{inputs.cheapest}: tier {tier} is the cheapest that may answer{_ruled_out(barred, held)}"
+        return f"{inputs.cheapest}: tier {tier} is the cheapest tier that may answer{_ruled_out(barred, held)}"
     if inputs.is_constant and inputs.constant is not None:
         return (
             f"constant: tier {inputs.constant.tier} answers, because routing does not pay here; at least "
-            f"{inputs.constant.meets:.2f} of its answers are no worse, and {inputs.quality_target:.2f} is asked for"
-            + (f"{_ruled_out(barred, held)}" if barred or held else "")
+            f"{inputs.constant.meets:.0%} of its answers are good enough, and the quality target asks for "
+            f"{inputs.quality_target:.0%}" + (f"{_ruled_out(barred, held)}" if barred or held else "")
         )
     if (edge := inputs.edge) is not None and edge.tier == tier:
         return (
-            f"edge: tier {tier} takes prompts of up to {edge.max_prompt_tokens} tokens (this has {edge.prompt_tokens}) "
-            f"with a budget of up to {edge.max_new_tokens} (this: {edge.new_tokens}) without the classifier"
+            f"fast path: the prompt has {edge.prompt_tokens} tokens (limit {edge.max_prompt_tokens}) and the answer at "
+            f"most {edge.new_tokens} (limit {edge.max_new_tokens}), so tier {tier} answers without the classifier"
         )
     arm = "" if inputs.arm is None else f" (arm {inputs.arm} of experiment {inputs.experiment_id})"
     if inputs.arm_tier == tier:
-        return f"tier {tier} is given to this arm{arm}"
+        return f"the experiment sends the request to tier {tier}{arm}"
     p_ok = inputs.prediction.p_ok[tier - 1]
     if held and len(barred) + len(held) == len(inputs.costs) - 1:
-        why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
+        why = f"tier {tier} is the only tier left, with P(good enough) {p_ok:.3f}"
     elif inputs.prediction.classes and not _is_kept(inputs, tier):
         why = _by_class(inputs, tier)
     elif inputs.objective == "utility":
         why = _by_utility(inputs, tier)
     elif _is_kept(inputs, tier):
-        why = f"the session is on tier {tier}, where its rest costs least"
+        why = f"the session stays on tier {tier}, because the rest of it costs least there"
     elif p_ok >= inputs.tau:
-        why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= {inputs.tau:.3f}"
+        why = f"tier {tier} is the cheapest with P(good enough) {p_ok:.3f} >= {inputs.tau:.3f}"
     else:
-        why = f"no allowed tier reaches P(no worse) {inputs.tau:.3f}; tier {tier} is the strongest allowed"
+        why = f"no allowed tier reaches P(good enough) {inputs.tau:.3f}; tier {tier} is the strongest allowed"
     if inputs.session is not None and inputs.session.rest_usd and inputs.pinned_tier is None:
         why += _rest_of(inputs.session, tier)
-    source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""
+    source = ""
+    if inputs.prediction.kind == "heuristic":
+        source = " (judged by the prompt's length, because the classifier failed)"
     if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
-        source = " (prior: this catalogue has no measured outcomes)"
+        source = " (a first estimate: this catalogue has no measured outcomes yet)"
     if inputs.prediction.from_others:
-        source += " (with what other tenants' labels teach)"
+        source += " (other tenants' labels count too)"
     if inputs.prediction.material:
         source += f" (read without its {' and '.join(inputs.prediction.material)})"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
@@ -327,15 +329,17 @@ def _is_kept(inputs: Objective, tier: int) -> bool:
 
 def _rest_of(step: SessionRule, tier: int) -> str:
     """Return what the rest of the session is expected to cost, here and where it was."""
-    said = f"; ${step.rest_usd[tier - 1]:.6f} for the rest of the session"
-    return said if tier == step.previous else f"{said}, ${step.rest_usd[step.previous - 1]:.6f} on tier {step.previous}"
+    said = f"; the rest of the session costs ${step.rest_usd[tier - 1]:.6f} there"
+    if tier == step.previous:
+        return said
+    return f"{said}, and ${step.rest_usd[step.previous - 1]:.6f} on tier {step.previous}"
 
 
 def _ruled_out(barred: dict[int, str], held: dict[int, str]) -> str:
     ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
     for reason in dict.fromkeys(held[k] for k in sorted(held)):
         tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
-        ruled_out += f"; not tier {tiers}: {reason}"
+        ruled_out += f"; not tier{'s' if ',' in tiers else ''} {tiers}: {reason}"
     return ruled_out
 
 
@@ -349,7 +353,7 @@ def _by_class(inputs: Objective, tier: int) -> str:
     if inputs.objective == "utility":
         return by_class + _by_utility(inputs, tier)
     if p_ok >= inputs.tau:
-        why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
+        why = f"tier {tier} is the cheapest with P(good enough) {p_ok:.2f} >= {inputs.tau:.2f}"
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
     saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
@@ -357,12 +361,11 @@ def _by_class(inputs: Objective, tier: int) -> str:
 
 
 def _by_utility(inputs: Objective, tier: int) -> str:
-    """Return the objective in words. Of a strongest answer, the price that it usually has is what is worth the points
-    that are asked for."""
+    """Return the objective in words: the tier's two figures, and how much probability a dollar counts as."""
     return (
-        f"tier {tier} is worth most, good enough with P {inputs.prediction.p_ok[tier - 1]:.2f} for "
-        f"${inputs.costs[tier - 1]:.6f}, where a strongest answer (usually ${inputs.reference:.6f}) is worth "
-        f"{100 * inputs.exchange:.3g} points of 'as good'"
+        f"tier {tier} has the highest utility, with P(good enough) {inputs.prediction.p_ok[tier - 1]:.2f} for "
+        f"${inputs.costs[tier - 1]:.6f}; the strongest tier usually costs ${inputs.reference:.6f}, which counts as "
+        f"{100 * inputs.exchange:.3g} points of P"
     )
 
 
@@ -371,7 +374,7 @@ def _known(prediction: Prediction, tier: int) -> str:
     labels = round(prediction.labels[tier - 1]) if tier <= len(prediction.labels) else 0
     if labels == 0:
         return ""
-    return f"on such prompts tier {tier} was as good in {round(prediction.good_labels[tier - 1])} of {labels}; "
+    return f"tier {tier} was good enough for {round(prediction.good_labels[tier - 1])} of {labels} such prompts; "
 
 
 def _check(inputs: PolicyInputs) -> None:

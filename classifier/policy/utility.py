@@ -104,7 +104,7 @@ def weigh_escalation(
     paid = [k for k in above if most is None or spent + costs[k - 1] <= most]
     if not paid:
         usd = spent + costs[above[0] - 1]
-        return EscalationChoice((), 0.0, f"both answers would cost ${usd:.6f}, above the maximum")
+        return EscalationChoice((), 0.0, f"both answers together would cost ${usd:.6f}, which is above the maximum")
 
     def worth(number: int, usd: float) -> float:
         p = p_ok[number - 1]
@@ -114,8 +114,8 @@ def weigh_escalation(
     ordered = sorted(paid, key=lambda k: (-asked[k], k))
     best = ordered[0]
     reason = (
-        f"P(no worse) of this answer is {p_ok[tier - 1]:.3f}, tier {best}'s {p_ok[best - 1]:.3f}; less what they cost "
-        f"from here on they are worth {kept:.3f} and {asked[best]:.3f}"
+        f"P(good enough) is {p_ok[tier - 1]:.3f} for this answer and {p_ok[best - 1]:.3f} for tier {best}; with the "
+        f"costs from here on, their utilities are {kept:.3f} and {asked[best]:.3f}"
     )
     return EscalationChoice(tuple(k for k in ordered if asked[k] > kept), asked[best] - kept, reason)
 

@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"\btier (\d+)\b")
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing knew of a tier: P(no worse), predicted cost and score."""
+    """What routing knew of a tier: P(good enough), predicted cost and score."""
 
     tier: int
     p_ok: float
@@ -58,19 +58,20 @@ def _why_not(decision: Decision, tier: int) -> str:
     by_rule = decision.tier if decision.would_be is None else decision.would_be
     if decision.would_be is not None and by_rule != chosen:
         if tier == by_rule:
-            return f"routing is only observed, and tier {chosen} answers"
-        return f"routing is only observed; it would have chosen tier {by_rule}"
+            return f"in observe mode tier {chosen} answers"
+        return f"routing would have chosen tier {by_rule}"
     if inputs.rules is not None and inputs.rules.tier == chosen:
-        return f"a rule gives it to tier {chosen}"
+        return f"a rule sends the request to tier {chosen}"
     if inputs.edge is not None and inputs.edge.tier == chosen:
         return f"short prompts go to tier {chosen} without the classifier"
     if inputs.arm_tier == chosen:
-        return f"arm {inputs.arm} of the experiment is given tier {chosen}"
+        return f"arm {inputs.arm} of the experiment uses tier {chosen}"
     p_ok = inputs.prediction.p_ok[tier - 1]
     if inputs.objective == "utility":
         theirs, ours = decision.scores[tier - 1], decision.scores[chosen - 1]
-        return "" if theirs is None or ours is None else f"worth {theirs:.3f}, tier {chosen} {ours:.3f}"
+        if theirs is None or ours is None:
+            return ""
+        return f"its utility is {theirs:.3f}, and tier {chosen} has {ours:.3f}"
     if p_ok < inputs.tau:
-        what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
-        return f"{what} {p_ok:.3f} is below {inputs.tau:.3f}"
-    return f"good enough too, but no cheaper than tier {chosen}"
+        return f"P(good enough) {p_ok:.3f} is below {inputs.tau:.3f}"
+    return f"it is good enough too, but no cheaper than tier {chosen}"

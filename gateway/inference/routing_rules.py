@@ -95,9 +95,9 @@ def _compiled(catalog: Catalog, rule: RuleSpec) -> Rule:
     left = bounds_of(catalog, rule).tiers
     floor = 1 if rule.floor is None else catalog.numbered(rule.floor) or 1
     barred = {
-        tier.number: f"rule {rule.name} asks for {rule.floor} at least"
+        tier.number: f"rule {rule.name} asks for at least {rule.floor}"
         if tier.number < floor
-        else f"rule {rule.name} allows {', '.join(rule.allow or ())} alone"
+        else f"rule {rule.name} allows only {', '.join(rule.allow or ())}"
         for tier in catalog.tiers
         if tier.number not in left
     }

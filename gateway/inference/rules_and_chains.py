@@ -26,7 +26,7 @@ def target_problem(request: InferenceRequest, name: str, served: ServedCatalogue
     """Return why the target `name` cannot take the request now; None if it can. `rules`: that match the request."""
     spec, target = served.catalog.target(name), served.targets.get(name)
     if spec is None:
-        return "the catalogue has it no more"
+        return "it is no longer in the catalogue"
     is_allowed = rules is None or rules.targets is None or name in rules.targets
     return _problem_of(request, spec, target, 1 if rules is None else rules.floor, is_allowed=is_allowed)
 
@@ -57,7 +57,7 @@ def _problem_of(
         return hidden
     least = max(request.options.min_tier or 1, request.caller.min_tier or 1, floor)
     if spec.number < least:
-        return f"it counts as tier {spec.number}, and tier {least} is asked for at least"
+        return f"it counts as tier {spec.number}, and at least tier {least} is required"
     if not is_allowed:
         return "the rules do not allow it"
     if tier is None:
@@ -75,7 +75,7 @@ def _problem_now(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str |
         return lacks[0].refusal or f"it does not support {lacks[0].noun}"
     most_usd = request.max_cost_usd
     if most_usd is not None and (usd := _predicted_usd(request, tier, spec)) > most_usd:
-        return f"predicted cost ${usd:.6f} is above the maximum ${most_usd:.6f}"
+        return f"the predicted cost of ${usd:.6f} is above the maximum ${most_usd:.6f}"
     return context_problem(request, request.most_prompt_tokens(), tier, spec)
 
 
@@ -187,7 +187,7 @@ def stand_in_of(
         by = RuledBy(names=matched.names, targets=targets, floor=matched.floor)
     for name in named.fallback or ():
         if named_problem(request, name, named, served, by, ruled_out) is None:
-            return StandIn(name, f"not {named.name}: {excluded.exclusions[0].reason}; {name} stands in")
+            return StandIn(name, f"not {named.name}: {excluded.exclusions[0].reason}; {name} answers instead")
     return None
 
 
@@ -247,7 +247,7 @@ class FallbackChain:
         else:
             tier, reason = served.targets.get(name), target_problem(request, name, served, self._rules)
         if tier is None:
-            return None, "the catalogue has it no more"
+            return None, "it is no longer in the catalogue"
         if reason is not None:
             return None, reason
         active = tier.active_tier()

@@ -283,15 +283,15 @@ def _ruled(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, co
     if step.at == "start":
         return step
     if request.client is not None and request.client.kind == "compaction":
-        why = f"a compaction stays on tier {tier}, whose cache holds the session"
+        why = f"a compaction stays on tier {tier}, because the cache there holds the session"
         return msgspec.structs.replace(step, rule="stay", because=why)
     if step.at == "loop":
         return _in_loop(step, request, knobs, counters)
     if step.end == "bad" and knobs.agents_after_bad_end == "up":
-        why = f"above tier {tier} after a bad end: {step.end_words}"
+        why = f"the session moves up from tier {tier} after a bad end: {step.end_words}"
         return msgspec.structs.replace(step, rule="up", because=why)
     if step.raised_from is not None and step.end != "good":
-        why = f"the session stays on tier {tier} until a good end, after a bad one on tier {step.raised_from}"
+        why = f"the session stays on tier {tier} until a good end, because tier {step.raised_from} had a bad end"
         return msgspec.structs.replace(step, rule="keep", because=why)
     return msgspec.structs.replace(step, rule="rest", because="the least expected cost of the rest of the session")
 
@@ -299,7 +299,7 @@ def _ruled(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, co
 def _in_loop(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, counters: Counters) -> SessionStep:
     tier = step.previous
     if counters.bad_calls >= MOST_BAD_CALLS:
-        why = f"tier {tier} formed {counters.bad_calls} calls in a row that no tool could read"
+        why = f"tier {tier} wrote {counters.bad_calls} tool calls in a row that no tool could read"
         return msgspec.structs.replace(step, rule="up", because=why)
     stays = msgspec.structs.replace(step, rule="stay", because=f"the tool loop stays on tier {tier}")
     if step.raised_from is not None:
@@ -314,7 +314,8 @@ def _in_loop(step: SessionStep, request: InferenceRequest, knobs: RoutingKnobs, 
     trouble = Trouble(signs=move.signs, moves=move.moves, propensity=move.propensity)
     if not move.moves:
         return msgspec.structs.replace(stays, trouble=trouble)
-    return msgspec.structs.replace(step, rule="up", because=f"above tier {tier}: {move.signs}", trouble=trouble)
+    why = f"the session moves up from tier {tier}: {move.signs}"
+    return msgspec.structs.replace(step, rule="up", because=why, trouble=trouble)
 
 
 def _uniform(session: str) -> float:

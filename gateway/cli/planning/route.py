@@ -79,7 +79,8 @@ def route(prompt: str | None, options: RouteOptions, as_json: bool, settings: Se
     echo_answer(
         as_json,
         {"decision": decision, "cpu_ms": milliseconds, "class_model": class_model},
-        f"{_text(decision, catalog)}\nclasses by {class_model}\n\ndecided in {milliseconds:.2f} ms of CPU time",
+        f"{_text(decision, catalog)}\ncomplexity class from {class_model}\n\n"
+        f"decided in {milliseconds:.2f} ms of CPU time",
     )
 
 
@@ -143,24 +144,29 @@ def _text(decision: "Decision", catalog: "Catalog", answered: tuple[int, str] | 
     lines = [
         f"tier {decision.tier}: {decision.reason}",
         "",
-        table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
+        table(["tier", "model", "P(good enough)", "predicted cost", _score_name(inputs)], rows),
         "",
         _rule(inputs),
-        f"classifier {prediction.classifier_version} ({prediction.kind}); "
-        f"unfamiliar {prediction.novelty:.2f} (1: no labels of such prompts)",
+        f"classifier {prediction.classifier_version} ({prediction.kind})",
+        f"unfamiliarity of the prompt: {prediction.novelty:.2f} (1 means that no labels of such prompts exist)",
     ]
     if prediction.contributions:
         moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
-        lines.append(f"moved by (logit of tier 1): {moved}")
+        lines.append(f"effects on the logit of tier 1: {moved}")
     return "\n".join(lines)
 
 
+def _score_name(inputs: "PolicyInputs") -> str:
+    return "utility" if inputs.objective == "utility" else "score"
+
+
 def _rule(inputs: "PolicyInputs") -> str:
+    target = f"quality target {inputs.quality_target:.3f}"
     if inputs.objective == "target":
-        return f"the cheapest with P of at least {inputs.tau:.3f}, for a quality target of {inputs.quality_target:.3f}"
+        return f"{target}: the cheapest tier with P(good enough) of at least {inputs.tau:.3f} answers"
     return (
-        f"quality target {inputs.quality_target:.3f}: a strongest answer, usually ${inputs.reference:.6f}, is worth "
-        f"{100 * inputs.exchange:.3g} points of 'as good'"
+        f"{target}: the tier with the highest utility answers; the strongest tier usually costs "
+        f"${inputs.reference:.6f}, which counts as {100 * inputs.exchange:.3g} points of P(good enough)"
     )
 
 
@@ -184,7 +190,8 @@ def _replay(settings: Settings, request_id: str, as_json: bool) -> None:
         echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
     else:
         click.echo(_text(again, load_catalog(settings.catalog), answered=(record.tier, record.model)))
-        click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
+        found = "the record has the same decision" if same else f"THE RECORD HAS ANOTHER DECISION: {record.decision}"
+        click.echo(f"\n{found}")
     if not same:
         raise SystemExit(1)
 
@@ -251,13 +258,13 @@ def _report_text(report: "Report") -> str:
         )
     mean = report.strongest_cost_usd / report.rows
     lines = [
-        f"{report.rows:,} requests, decided by {report.classifier} ({report.kind}); on the strongest tier alone "
-        f"${report.strongest_cost_usd:.6f}, ${mean:.6f} per request",
+        f"{report.rows:,} requests, decided by {report.classifier} ({report.kind}); the strongest tier alone would "
+        f"cost ${report.strongest_cost_usd:.6f}, which is ${mean:.6f} per request",
     ]
     if report.estimated_answers:
-        lines.append(f"{report.estimated_answers:,} rows have no answer length: priced at the catalogue's")
+        lines.append(f"{report.estimated_answers:,} rows have no answer length; the catalogue's counts")
     if report.priced:
-        lines.append(f"paid for the {report.priced:,} rows with a price: ${report.paid_usd:.6f}")
+        lines.append(f"{report.priced:,} rows have a price, ${report.paid_usd:.6f} together")
     return "\n".join([*lines, "", table(head, rows), "", *_quality(report)])
 
 
@@ -270,8 +277,8 @@ def _quality(report: "Report") -> Sequence[str]:
     if report.labelled < LEAST_LABELLED:
         few = f"{report.labelled:,} rows have" if report.labelled != 1 else "1 row has"
         return [
-            f"{few} labels of the strongest tier and another; from {LEAST_LABELLED} on, "
-            "quality is measured and shown here"
+            f"{few} labels of the strongest tier and of another one; quality is shown here from {LEAST_LABELLED} "
+            "such rows on"
         ]
     rows = []
     for target in report.targets:

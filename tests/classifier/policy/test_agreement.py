@@ -226,7 +226,8 @@ def test_a_plan_names_the_first_tier_its_partner_and_why() -> None:
     found = plan(example(), KNOWN)
     assert (found.first, found.partner, found.others) == (1, 2, ())
     assert found.reason == (
-        "asking tiers 1 and 2 at once, and tier 3 where they differ, is worth most, 0.930 against 0.900 of tier 3 alone"
+        "tiers 1 and 2 answer together, and tier 3 if they differ, because this has the highest utility, 0.930 "
+        "(tier 3 alone has 0.900)"
     )
     dear = plan(example((1, 2, 5, 30)), KNOWN, answering=4)
     assert (dear.first, dear.partner, dear.others) == (1, 3, (2,))
@@ -239,7 +240,8 @@ def test_on_the_first_day_agreement_answers_where_it_is_certain_to_pay_on_ladder
     assert rates_of(found) == pytest.approx((0.9 * 0.75 * 0.82, 0.23 * 0.18))
     # At 1 : 5 : 30 and 10 points the same is not certain, and only a request that asks for it has it.
     near = first_day(quality_target=0.9, costs=[1.0, 5.0, 30.0])
-    assert plan(near, kind="choice", answering=3).reason.startswith("tier 3 alone is worth 0.900, agreement 0.8")
+    said = plan(near, kind="choice", answering=3).reason
+    assert said.startswith("tier 3 alone has a utility of 0.900, agreement 0.8")
     assert plan(near, kind="choice", answering=3, asked=True).partner == 2
 
 
@@ -254,7 +256,7 @@ def test_a_decision_says_what_agreement_was_worth_and_repeats_itself() -> None:
     asked, not_asked = beside_agreement(alone, taken), beside_agreement(alone, left)
     assert asked.reason == f"{taken}; {alone.reason}"
     assert not_asked.reason == f"{alone.reason}; {left}"
-    assert str(left).startswith("asking tiers 1 and 2 at once, and tier 3 where they differ, would be worth 0.8")
+    assert str(left).startswith("tiers 1 and 2 together, and tier 3 if they differ, would have a utility of 0.8")
     for found in (asked, not_asked):
         assert found.tier == alone.tier
         assert decide(found.inputs) == found
@@ -265,7 +267,7 @@ def test_a_decision_says_what_agreement_was_worth_and_repeats_itself() -> None:
 
 def test_a_tier_that_is_enough_by_its_class_is_not_replaced_on_the_first_day_unless_asked() -> None:
     enough = first_day((0.05, 0.7), quality_target=0.7)
-    assert plan(enough, answering=2).reason == "tier 2 alone is worth 0.985, agreement 0.825"
+    assert plan(enough, answering=2).reason == "tier 2 alone has a utility of 0.985, agreement 0.825"
     assert plan(enough, answering=2, asked=True).partner == 1
 
 
@@ -297,7 +299,7 @@ def test_a_kind_that_agrees_too_rarely_is_asked_no_more() -> None:
 
 def test_where_the_strongest_tier_costs_nothing_to_the_caller_it_answers() -> None:
     never = AgreementCounts(compared=1e9)
-    assert plan(example(quality_target=1.0), never).reason == "tier 3 alone is worth 1.000, agreement 1.000"
+    assert plan(example(quality_target=1.0), never).reason == "tier 3 alone has a utility of 1.000, agreement 1.000"
 
 
 def test_the_costs_of_all_that_answer_count_towards_the_maximum() -> None:
@@ -306,7 +308,7 @@ def test_the_costs_of_all_that_answer_count_towards_the_maximum() -> None:
         tiers=(1, 3, 4), higher=5
     )
     assert plan(example(costs, max_cost_usd=37.9), KNOWN, answering=3).reason == (
-        "all answers would cost $38.000000, above the maximum $37.900000"
+        "all answers would cost $38.000000, which is above the maximum $37.900000"
     )
 
 
@@ -314,9 +316,9 @@ def test_the_costs_of_all_that_answer_count_towards_the_maximum() -> None:
     ("changes", "reason"),
     [
         ({"pinned_tier": 1}, "the request is pinned to tier 1"),
-        ({"rules": RuledBy(names=["r"], tier=2)}, "a rule gives it to tier 2"),
-        ({"arm_tier": 2}, "the experiment's arm is tier 2"),
-        ({"observe_tier": 3}, "routing is only observed, and tier 3 answers"),
+        ({"rules": RuledBy(names=["r"], tier=2)}, "a rule sends the request to tier 2"),
+        ({"arm_tier": 2}, "the experiment sends the request to tier 2"),
+        ({"observe_tier": 3}, "in observe mode tier 3 answers"),
     ],
 )
 def test_a_request_that_one_tier_must_answer_says_why(changes: dict[str, Any], reason: str) -> None:
@@ -333,7 +335,7 @@ def test_a_measured_fixed_tier_of_more_worth_is_not_replaced() -> None:
         known = Prediction(p_ok=[0.1, 0.97, 1.0], kind=kind, novelty=0.0, classifier_version="t")  # type: ignore[arg-type]
         return example(prediction=known)
 
-    assert plan(inputs("measured"), KNOWN).reason.startswith("tier 2 alone is worth 0.953, agreement 0.93")
+    assert plan(inputs("measured"), KNOWN).reason.startswith("tier 2 alone has a utility of 0.953, agreement 0.93")
     assert plan(inputs("prior"), KNOWN, asked=True).partner == 2
 
 

@@ -30,8 +30,8 @@ def test_the_advantage_is_the_higher_tiers_utility_less_that_of_finishing(
     assert found.advantage == pytest.approx(advantage)
     assert found.better == ((3,) if advantage > 0 else ())
     assert found.reason == (
-        f"P(no worse) of this answer is {p_ok[1]:.3f}, tier 3's {p_ok[2]:.3f}; less what they cost from here on they "
-        f"are worth {p_ok[1] - 10 / 3 * left_usd:.3f} and {p_ok[2] - 0.1 / 3:.3f}"
+        f"P(good enough) is {p_ok[1]:.3f} for this answer and {p_ok[2]:.3f} for tier 3; with the costs from here on, "
+        f"their utilities are {p_ok[1] - 10 / 3 * left_usd:.3f} and {p_ok[2] - 0.1 / 3:.3f}"
     )
 
 
@@ -55,7 +55,7 @@ def test_what_was_spent_and_the_higher_tiers_cost_stay_within_the_maximum(
     if not escalates:
         spent = max(0.0025 - left_usd, 0.0)
         assert (found.advantage, found.reason) == (
-            0.0, f"both answers would cost ${spent + 0.01:.6f}, above the maximum"
+            0.0, f"both answers together would cost ${spent + 0.01:.6f}, which is above the maximum"
         )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_the_tier_that_is_worth_most_takes_over_and_not_the_next_dearer_one() ->
     # At 0.1 of a strongest price: 0.492, 0.717 and 0.9.
     found = weigh_escalation(inputs(), 1, [2, 3, 4], p_ok, 0.0)
     assert found.better == (4, 3, 2)
-    assert found.reason.startswith("P(no worse) of this answer is 0.100, tier 4's 1.000; ")
+    assert found.reason.startswith("P(good enough) is 0.100 for this answer and 1.000 for tier 4; ")
     # Where a strongest answer is worth less than it costs more, the cheaper one is, and a bound on costs leaves it.
     cheap = msgspec.structs.replace(inputs(), quality_target=0.2)
     assert weigh_escalation(cheap, 1, [2, 3, 4], p_ok, 0.0).better == (3, 2, 4)

@@ -51,7 +51,7 @@ def test_a_conversation_moves_down_only_when_that_saves_more_than_reading_it_aga
     """Going on at tier 3 costs what is left of its price; going down costs all of the cheaper tier's."""
     stays = decide(example(previous_tier=3, reuse_usd=[0, 0, 0.0095, 0]))
     assert stays.tier == 3
-    assert "the conversation is on tier 3, where it costs $0.000500 to go on, and $0.001000 to read" in stays.reason
+    assert "the conversation is on tier 3: to continue there costs $0.000500, and to read" in stays.reason
     assert decide(example(previous_tier=3, reuse_usd=[0, 0, 0.0080, 0])).tier == 1
     assert decide(example(previous_tier=3, reuse_usd=[-0.0020, -0.0020, 0.0080, 0])).tier == 3, "writing a cache costs"
     assert decide(example(previous_tier=3, reuse_usd=[0.0009, 0, 0.0095, 0])).tier == 1, "it shares the cache"
@@ -105,7 +105,7 @@ def test_without_known_savings_a_conversation_moves_down_where_that_is_cheaper_a
     assert decide(example(previous_tier=3)).tier == 1
     same = held_back(example(previous_tier=3, costs=[0.001, 0.01, 0.01, 0.03]), [1, 2, 3, 4])
     assert same == {
-        2: "the conversation is on tier 3, where it costs $0.010000 to go on, and $0.010000 to read it again here"
+        2: "the conversation is on tier 3: to continue there costs $0.010000, and to read it again here costs $0.010000"
     }
 
 

@@ -74,16 +74,16 @@ def test_the_scores_are_utilities_and_the_reason_says_what_a_strongest_answer_is
     decision = decide(inputs(reference_usd=0.02, exclusions=[Exclusion(tier=4, reason="down")]))
     assert decision.scores == pytest.approx([0.5 - 0.3 * 0.05, 0.8 - 0.3 * 0.125, 0.9 - 0.3 * 0.5, None])
     assert decision.reason == (
-        "tier 2 is worth most, good enough with P 0.80 for $0.002500, where a strongest answer (usually $0.020000) is "
-        "worth 30 points of 'as good'; not tier 4: down"
+        "tier 2 has the highest utility, with P(good enough) 0.80 for $0.002500; the strongest tier usually costs "
+        "$0.020000, which counts as 30 points of P; not tier 4: down"
     )
 
 
 def test_by_class_the_reason_has_the_class_what_is_known_and_the_objective() -> None:
     known = {"labels": [9.0, 20.0, 7.0, 3.0], "good_labels": [1.0, 17.0, 6.0, 3.0], "classes": [0.1, 0.6, 0.2, 0.1]}
     assert decide(inputs(**known, quality_target=0.5)).reason == (
-        "MEDIUM (0.60): on such prompts tier 2 was as good in 17 of 20; tier 2 is worth most, good enough with P 0.80 "
-        "for $0.002500, where a strongest answer (usually $0.030000) is worth 50 points of 'as good'"
+        "MEDIUM (0.60): tier 2 was good enough for 17 of 20 such prompts; tier 2 has the highest utility, with P(good "
+        "enough) 0.80 for $0.002500; the strongest tier usually costs $0.030000, which counts as 50 points of P"
     )
 
 

@@ -100,7 +100,7 @@ def test_the_strongest_allowed_tier_answers_when_none_reaches_tau() -> None:
     inputs = example(tau=0.95, exclusions=[Exclusion(tier=4, reason="down")])
     decision = decide(inputs)
     assert decision.tier == 3
-    assert "no allowed tier reaches P(no worse)" in decision.reason
+    assert "no allowed tier reaches P(good enough)" in decision.reason
 
 
 def test_among_equally_priced_tiers_the_lowest_good_enough_number_answers() -> None:
@@ -124,7 +124,7 @@ def test_a_pinned_tier_is_chosen_whatever_it_scores() -> None:
 @pytest.mark.parametrize("least", [1, 2, 3, 4])
 def test_a_floor_bars_the_tiers_below_it_and_no_other(floor: str, named: str, least: int) -> None:
     barred = barred_tiers(example(**{floor: least}))
-    assert barred == dict.fromkeys(range(1, least), f"{named} for tier {least} at least")
+    assert barred == dict.fromkeys(range(1, least), f"{named} for at least tier {least}")
 
 
 def test_with_every_tier_excluded_the_error_gives_each_reason() -> None:
@@ -137,8 +137,8 @@ def test_with_every_tier_excluded_the_error_gives_each_reason() -> None:
 def test_the_reason_names_the_tiers_that_were_ruled_out_and_that_it_is_a_prior() -> None:
     prediction = Prediction(p_ok=[0.9, 0.9, 0.9, 1.0], kind="prior", novelty=0, classifier_version="t")
     reason = decide(example(prediction=prediction, max_cost_usd=0.005)).reason
-    assert "prior" in reason
-    assert "not tier 4: predicted cost $0.030000 is above the maximum $0.005000" in reason
+    assert "a first estimate" in reason
+    assert "not tier 4: the predicted cost of $0.030000 is above the maximum $0.005000" in reason
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_decision_that_an_earlier_release_stored_still_decodes_with_its_reason
 def test_the_cheapest_that_may_answer_is_taken_where_that_is_asked_for_and_floors_and_pins_still_hold() -> None:
     housekeeping = example(cheapest="housekeeping of codex", constant=ConstantTier(tier=3, meets=1.0))
     assert (decide(housekeeping).tier, housekeeping.is_constant) == (1, False)
-    assert decide(housekeeping).reason.startswith("housekeeping of codex: tier 1 is the cheapest that may answer")
+    assert decide(housekeeping).reason.startswith("housekeeping of codex: tier 1 is the cheapest tier that may answer")
     assert decide(msgspec.structs.replace(housekeeping, min_tier=2)).tier == 2
     assert decide(msgspec.structs.replace(housekeeping, pinned_tier=3)).reason == "pinned to tier 3"
     watched = decide(msgspec.structs.replace(housekeeping, observe_tier=4))

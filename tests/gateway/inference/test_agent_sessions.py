@@ -94,7 +94,7 @@ async def test_a_session_of_a_client_keeps_its_tier_moves_after_a_failed_check_a
     assert set(up) == {2}, tiers
     assert {tier for name, tier in tiers if name in ("back", "loop back", "turn back")} == {1}, tiers
     moved = next(record for name, record in records if name == "after failure")
-    assert "above tier 1 after a bad end: " in moved.decision.reason
+    assert "the session moves up from tier 1 after a bad end: " in moved.decision.reason
     for name, record in records:
         inputs = record.decision.inputs
         assert decide(inputs) == record.decision, name
@@ -129,7 +129,7 @@ async def test_each_step_is_stored_as_numbers_with_the_reason_of_its_move(provid
     assert [row["rule"] for row in rows][3:8] == ["stay", "up", "stay", "stay", "rest"]
     moved, back = rows[4], rows[7]
     assert (moved["ended"], moved["end_sign"], moved["end_weight"]) == ("bad", "check", 1.0)
-    assert moved["reason"] == "above tier 1 after a bad end: the last check failed"
+    assert moved["reason"] == "the session moves up from tier 1 after a bad end: the last check failed"
     assert (back["ended"], back["end_sign"], back["previous"]) == ("good", "accepted", 2)
     assert rows[3]["last_exit"] == "failed"
     assert rows[3]["errors"] == 1

@@ -71,7 +71,7 @@ def test_the_laptop_catalogue_routes_by_its_measured_outcomes_and_says_so(
         )
         assert decision.tier == 1
         assert said.kind == "measured"
-        assert "on such prompts tier 1 was as good in" in decision.reason
+        assert "tier 1 was good enough for" in decision.reason
         assert "prior" not in decision.reason
     assert not caplog.records
 

@@ -53,7 +53,7 @@ def short(text: str = TWENTY_NINE, **fields: Any) -> InferenceRequest:
 def took_edge(edge: EdgeService, *args: Any, **fields: Any) -> bool:
     decision = edge.routing.route(short(*args, **fields))
     assert decide(decision.inputs) == decision
-    assert decision.by_edge == decision.reason.startswith("edge: tier 1 ")
+    assert decision.by_edge == decision.reason.startswith("fast path: ")
     return decision.by_edge
 
 
@@ -69,7 +69,7 @@ def test_29_tokens_of_the_tiers_own_take_the_fast_path_and_30_do_not() -> None:
 def test_the_decision_has_the_token_count_and_the_active_target() -> None:
     decision = EdgeService().routing.route(short(TWENTY_NINE))
     assert decision.reason == (
-        "edge: tier 1 takes prompts of up to 29 tokens (this has 29) with a budget of up to 16 (this: 16) "
+        "fast path: the prompt has 29 tokens (limit 29) and the answer at most 16 (limit 16), so tier 1 answers "
         "without the classifier"
     )
     prediction = decision.inputs.prediction
@@ -146,7 +146,7 @@ def test_a_conversation_on_a_dearer_tier_stays_there_while_that_is_cheaper() -> 
 def test_routing_that_is_only_watched_writes_the_fast_path_down() -> None:
     decision = EdgeService(mode="observe").routing.route(short())
     assert (decision.tier, decision.would_be, decision.by_edge) == (4, 1, False)
-    assert "edge: tier 1" in decision.reason
+    assert "fast path: " in decision.reason
 
 
 def test_no_experiment_counts_a_request_that_no_arm_decided() -> None:

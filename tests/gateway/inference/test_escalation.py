@@ -101,9 +101,7 @@ async def test_a_whole_answer_is_judged_whole() -> None:
     assert scripted.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
     # The whole first answer is billed: 6 tokens in, 12 out.
     assert scripted.records[0].attempts[0].cost_usd == 0.00000525
-    assert "judged by the whole answer: P(no worse) of this answer is 0.0" in str(
-        scripted.records[0].attempts[0].reason
-    )
+    assert "judged by the whole answer: P(good enough) is 0.0" in str(scripted.records[0].attempts[0].reason)
     assert answer.escalated_from is not None
 
 

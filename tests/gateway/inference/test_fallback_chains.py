@@ -165,8 +165,8 @@ async def test_a_chain_keeps_to_the_maximum_cost_and_to_the_minimum_tier(tmp_pat
         assert answer.status_code == 503
         assert servers.asked == ["small"]
         message = answer.json()["error"]["message"]
-        assert "not backup: predicted cost" in message
-        assert "not large: predicted cost" in message
+        assert "not backup: the predicted cost" in message
+        assert "not large: the predicted cost" in message
 
 
 async def test_a_chain_passes_over_what_a_budget_does_not_cover(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ async def test_what_stands_in_answers_at_once_while_the_named_entry_is_down_and_
         assert servers.asked == ["second"]
         assert answer.headers["x-aio-target"] == "second"
         record = await record_of(gateway, answer)
-        assert "not small: the tier is down; second stands in" in record.decision.reason
+        assert "not small: the tier is down; second answers instead" in record.decision.reason
         assert decide(record.decision.inputs) == record.decision
 
         servers.asked.clear()

@@ -76,7 +76,7 @@ def test_a_loop_stays_and_a_call_that_no_tool_can_read_three_times_moves_it() ->
     bad = "<tool_use_error>InputValidationError: path is missing</tool_use_error>"
     decisions = loop_of(world, 4, bad)
     assert [decision.tier for decision in decisions] == [1, 1, 1, 2, 2]
-    assert "tier 1 formed 3 calls in a row that no tool could read" in decisions[3].reason
+    assert "tier 1 wrote 3 tool calls in a row that no tool could read" in decisions[3].reason
     assert decisions[4].inputs.session is not None
     assert decisions[4].inputs.session.rule == "stay"
 

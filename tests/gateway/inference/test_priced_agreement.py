@@ -18,8 +18,8 @@ from tiers.conversation import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TAKEN = "asking tiers 1 and 2 at once, and tier 4 where they differ, is worth most, 0."
-LEFT = "asking tiers 1 and 2 at once, and tier 4 where they differ, would be worth 0."
+TAKEN = "tiers 1 and 2 answer together, and tier 4 if they differ, because this has the highest utility, 0."
+LEFT = "tiers 1 and 2 together, and tier 4 if they differ, would have a utility of 0."
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
 
@@ -56,7 +56,7 @@ async def test_where_agreement_is_taken_the_decision_says_what_was_priced_and_wh
     assert (found.taken, found.tiers, found.higher, found.kind, found.alone) == (True, (1, 2), 4, "choice", 4)
     assert found.worth > found.alone_worth == pytest.approx(0.7)
     assert record.decision.reason.startswith(TAKEN)
-    assert f"against {found.alone_worth:.3f} of tier 4 alone; tier 4 is worth most" in record.decision.reason
+    assert f"(tier 4 alone has {found.alone_worth:.3f}); tier 4 has the highest utility" in record.decision.reason
     assert before["reason"] == record.decision.reason
     await gateway.serving.records.flush()
     async with browser(gateway) as client:

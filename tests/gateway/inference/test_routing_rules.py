@@ -353,16 +353,16 @@ async def test_rules_decide_behind_a_gateway_and_the_reason_names_them(tmp_path:
         gateway.classifier.p_ok = (0.1, 0.2, 1.0)
         research = await route(gateway, project="research")
         assert research["tier"] == 2
-        assert "not tier 3: rule research allows small, medium alone" in research["reason"]
-        assert research["reason"].endswith("by rules: research")
+        assert "not tier 3: rule research allows only small, medium" in research["reason"]
+        assert research["reason"].endswith("matching rules: research")
 
         gateway.classifier.p_ok = (0.999, 0.999, 1.0)
         app = await route(gateway, {"x-app": "checkout"})
         assert app["tier"] == 2
-        assert "not tier 1: rule app asks for medium at least" in app["reason"]
+        assert "not tier 1: rule app asks for at least medium" in app["reason"]
         both = await route(gateway, {"x-app": "checkout"}, project="research")
         assert both["tier"] == 2
-        assert both["reason"].endswith("by rules: research, app")
+        assert both["reason"].endswith("matching rules: research, app")
 
         gateway.classifier.p_ok = (0.8, 0.8, 1.0)
         assert (await route(gateway))["tier"] == 1
@@ -408,8 +408,8 @@ async def test_a_rule_sends_a_request_to_its_target_and_the_record_says_so(tmp_p
         assert record["attempts"][0]["target"] == "backup"
         assert record["cost_usd"] == pytest.approx(12 * 7e-6)
         reason = record["decision"]["reason"]
-        assert reason.startswith("a rule gives it to tier 2, by its target backup")
-        assert reason.endswith("by rules: reports")
+        assert reason.startswith("a rule sends the request to tier 2 (target backup)")
+        assert reason.endswith("matching rules: reports")
 
         # It does not matter whether the tier's own server is up.
         servers.asked.clear()
@@ -443,7 +443,7 @@ async def test_a_request_that_no_rule_leaves_a_tier_is_refused_with_the_rules(tm
         assert pinned.status_code == 403
         error = pinned.json()["error"]
         assert (error["code"], error["param"]) == ("no_tier_allowed", "model")
-        assert "rule research allows small, medium alone" in error["message"]
+        assert "rule research allows only small, medium" in error["message"]
         assert servers.asked == []
 
 
@@ -455,7 +455,7 @@ async def test_a_chain_keeps_to_the_rules(tmp_path: Path) -> None:
         assert answer.status_code == 200
         assert servers.asked == ["small", "medium"]
         reason = answer.json()["x_aio"]["reason"]
-        assert "not large: rule research allows small, medium alone" in reason
+        assert "not large: rule research allows only small, medium" in reason
         assert "not second: the rules do not allow it" in reason
 
 

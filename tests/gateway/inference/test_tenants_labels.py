@@ -95,7 +95,7 @@ async def test_hostile_prompts_change_at_most_one_decision_in_six_of_another_ten
     assert 0 < len(moved) <= ASKED / 6
     # The record says which they are, and gives the decision again.
     assert all(one.inputs.prediction.from_others for one in moved)
-    assert all("what other tenants' labels teach" in one.reason for one in moved)
+    assert all("other tenants' labels count too" in one.reason for one in moved)
     assert [decide(one.inputs) for one in moved] == moved
     # Its own decisions are all as its labels say.
     assert len(changed(before, decisions(routing, Caller(key_id="hostile 0")))) == ASKED

@@ -145,7 +145,7 @@ def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -
 def test_few_labels_are_no_figure_and_the_targets_are_those_with_names(tmp_path: Path) -> None:
     rows = ({"prompt": f"What is {i} plus {i}?", "scores": {"1": 1, "4": 1}} for i in range(2))
     shown = aio("backtest", str(written(tmp_path / "log.jsonl", *rows)), "--data-dir", str(tmp_path)).output
-    assert "2 rows have labels of the strongest tier and another; from 30 on, quality is measured" in shown
+    assert "2 rows have labels of the strongest tier and of another one; quality is shown here from 30" in shown
     assert "no worse than the strongest" not in shown
     assert re.findall(r"^(\d\.\d\d) (\w+)", shown, re.MULTILINE) == [
         ("0.50", "economy"), ("0.70", "balanced"), ("0.90", "careful")

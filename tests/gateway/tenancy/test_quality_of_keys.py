@@ -68,7 +68,7 @@ async def test_no_tier_below_a_keys_floor_answers_and_the_reason_says_so(aio: Ru
     chosen = await decision(aio, key)
     assert chosen["tier"] == 3
     assert (
-        "not tier 1: the key asks for tier 3 at least; not tier 2: the key asks for tier 3 at least"
+        "not tier 1: the key asks for at least tier 3; not tier 2: the key asks for at least tier 3"
         in (chosen["reason"])
     )
     # A request may ask for more, but not for less.

@@ -124,8 +124,8 @@ async def test_a_dry_run_shows_the_decision_and_generates_nothing(gateway: Runni
     assert (routing["tier"], routing["model"]) == (1, "smollm2-int4")
     assert routing["p_ok"] == [0.999, 0.999, 0.999, 1.0]
     assert routing["costs_usd"] == sorted(routing["costs_usd"])
-    assert "tier 1 is worth most, good enough with P 1.00" in routing["reason"]
-    assert "is worth 30 points of 'as good'" in routing["reason"]
+    assert "tier 1 has the highest utility, with P(good enough) 1.00" in routing["reason"]
+    assert "which counts as 30 points of P" in routing["reason"]
     assert routing["decision"]["inputs"]["prediction"]["classifier_version"] == "scripted"
     assert not any(tier.requests for tier in gateway.tiers)
 

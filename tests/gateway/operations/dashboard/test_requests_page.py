@@ -162,7 +162,7 @@ async def test_a_requests_page_explains_its_path(aio: RunningGateway, admin: htt
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = await admin.get(f"/admin/requests/{answer.id}")
     assert page.status_code == 200
-    for shown in ("Route", "Queue", "Prefill", "Decode", "Stream", "P(no worse", "chosen", "What if", "Hello"):
+    for shown in ("Route", "Queue", "Prefill", "Decode", "Stream", "P(good enough", "chosen", "What if", "Hello"):
         assert shown in page.text, shown
     assert tier_coloured(page.text) == []
     record = await aio.serving.records.find(answer.id)
@@ -239,14 +239,14 @@ def inputs_of(p_ok: list[float], **more: Any) -> PolicyInputs:
         (
             inputs_of([0.5, 0.95, 0.97, 1.0], exclusions=[Exclusion(tier=3, reason="the tier is down")]),
             [
-                "P(no worse) 0.500 is below 0.900",
+                "P(good enough) 0.500 is below 0.900",
                 None,
                 "the tier is down",
-                "good enough too, but no cheaper than tier 2",
+                "it is good enough too, but no cheaper than tier 2",
             ],
         ),
         (inputs_of([0.5, 1.0], pinned_tier=1), [None, "the request is pinned to tier 1"]),
-        (inputs_of([0.95, 1.0], key_min_tier=2), ["the key asks for tier 2 at least", None]),
+        (inputs_of([0.95, 1.0], key_min_tier=2), ["the key asks for at least tier 2", None]),
         (
             inputs_of([0.95, 1.0], previous_tier=2, in_tool_loop=True),
             ["the tool loop stays on tier 2", None],
@@ -254,14 +254,14 @@ def inputs_of(p_ok: list[float], **more: Any) -> PolicyInputs:
         (
             inputs_of([0.5, 0.95, 1.0], observe_tier=3),
             [
-                "routing is only observed; it would have chosen tier 2",
-                "routing is only observed, and tier 3 answers",
+                "routing would have chosen tier 2",
+                "in observe mode tier 3 answers",
                 None,
             ],
         ),
         (
             inputs_of([0.5, 1.0], experiment_id="e", arm="a", arm_tier=1),
-            [None, "arm a of the experiment is given tier 1"],
+            [None, "arm a of the experiment uses tier 1"],
         ),
     ],
     ids=["rule", "pin", "key", "conversation", "observed", "experiment"],
