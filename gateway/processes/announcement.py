@@ -13,7 +13,7 @@ from gateway.base.settings import Settings
 from gateway.edge.proxies import authority_of
 
 MOST_PROBLEMS = 3
-"""What does not serve yet is shown in so many lines; `/health/ready` has all of it."""
+"""So many of the things that do not serve yet are named; `/health/ready` lists all."""
 
 
 class ServerStartError(RuntimeError):
@@ -59,17 +59,17 @@ def problems_text(problems: Mapping[str, str]) -> str:
     """Return what does not serve yet, by `Readiness.problems`; empty if nothing is missing."""
     if not problems:
         return ""
-    shown = [f"  {name}: {reason}\n" for name, reason in list(problems.items())[:MOST_PROBLEMS]]
+    shown = [f"{name}: {reason}" for name, reason in list(problems.items())[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
-        shown.append(f"  and {len(problems) - MOST_PROBLEMS} more\n")
-    return f"Not ready yet (GET /health/ready says when):\n{''.join(shown)}"
+        shown.append(f"{len(problems) - MOST_PROBLEMS} more")
+    return f"Not ready yet: {'; '.join(shown)} (GET /health/ready shows when they are)\n"
 
 
 def admin_key_text(key: str, url: str) -> str:
     """Return the text that shows the first admin key, once."""
     return (
         f"\nAdmin key, shown once:  {key}\n"
-        f"Sign in with it at {url}/admin. Another: aio keys create NAME --scope admin\n"
+        f"Sign in with it at {url}/admin. You can make another one: aio keys create NAME --scope admin\n"
     )
 
 
@@ -80,7 +80,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def worker_text(host: str, port: int) -> str:
-    return f"AIO answers batches; probes and metrics on http://{authority_of(host, port)}"
+    return f"AIO answers batches. Probes and metrics are on http://{authority_of(host, port)}"
 
 
 def start_text(settings: Settings, why: str) -> str:
@@ -92,19 +92,24 @@ def start_text(settings: Settings, why: str) -> str:
         f"catalogue: {settings.catalog} ({why})",
         f"data: {settings.data_path}",
     ]
+    stores = []
     if settings.database_url:
-        lines.append(f"database: {without_secrets(settings.database_url)}")
+        stores.append(f"database: {without_secrets(settings.database_url)}")
     if settings.redis_url:
-        lines.append(f"Redis: {without_secrets(settings.redis_url)}")
+        stores.append(f"Redis: {without_secrets(settings.redis_url)}")
     if settings.trace_exporter != "none":
-        lines.append(f"traces: {_trace_target(settings)}")
+        stores.append(f"traces: {_trace_target(settings)}")
+    if stores:
+        lines.append("   ".join(stores))
     return "\n".join(lines)
 
 
 def callers_text(asks_for_keys: bool) -> str:
     """Return whether callers need a key, in a sentence."""
     return (
-        "Callers need an API key" if asks_for_keys else "Callers need no key until you create one: aio keys create NAME"
+        "Callers need an API key."
+        if asks_for_keys
+        else "Callers need no API key until you create one: aio keys create NAME"
     )
 
 

@@ -41,9 +41,9 @@ def refuse_open_access(settings: Settings) -> None:
 
     if asyncio.run(has_answer_keys(settings)) is False:
         raise SettingsError(
-            f"AIO_HOST={settings.host} is reached by other machines, and no API key exists, so anyone could use this "
-            "gateway: make a key (`aio keys create NAME`, or `aio new-key` for AIO_API_KEYS), or allow callers without "
-            "one by --insecure (AIO_INSECURE=true)"
+            f"Other machines can reach AIO_HOST={settings.host}, and no API key exists, so anyone could use this "
+            "gateway. Make a key (`aio keys create NAME`, or `aio new-key` for AIO_API_KEYS), or allow callers without "
+            "a key with --insecure (AIO_INSECURE=true)."
         )
 
 
@@ -111,11 +111,11 @@ def _bound(family: int, address: str, port: int, *, reuse_port: bool) -> socket.
 def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     """Return the error in words, with the option that helps."""
     if error.errno == errno.EADDRINUSE:
-        return ServerStartError(f"port {port} is taken; use --port")
+        return ServerStartError(f"another program listens on port {port}; choose another port with --port")
     if error.errno == errno.EACCES:
-        return ServerStartError(f"port {port} needs more rights than this user has; use --port")
+        return ServerStartError(f"this user may not listen on port {port}; choose another port with --port")
     if error.errno in _NOT_HERE or isinstance(error, socket.gaierror):
-        return ServerStartError(f"{host} is not an address of this machine; use --host")
+        return ServerStartError(f"{host} is not an address of this machine; choose one with --host")
     return ServerStartError(f"cannot listen on {authority_of(host, port)}: {error.strerror or error}")
 
 
@@ -133,11 +133,11 @@ def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:
     command = f"aio bench device{option}"
     if not settings.measure_cards:
         click.echo(
-            f"not measured yet: {', '.join(groups)}; `{command}` does in about a minute, before a start "
-            f"(AIO_MEASURE_CARDS=true: this start would)"
+            f"AIO has not measured the cards of {', '.join(groups)} yet. Run `{command}` before a start, which takes "
+            "about a minute, or set AIO_MEASURE_CARDS=true to measure them at a start."
         )
         return
-    click.echo(f"measuring {', '.join(groups)}, once: {report_path(settings)} will hold the figures")
+    click.echo(f"AIO measures the cards of {', '.join(groups)} once, and writes {report_path(settings)}.")
     # Its memory on the cards is free again when it has ended.
     is_json = isinstance(sys.stdout, JsonStream)
     done = subprocess.run(  # noqa: S603 - our own program
@@ -150,4 +150,6 @@ def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:
     if is_json:
         click.echo(f"{done.stdout}{done.stderr}")
     if done.returncode:
-        click.echo(f"the cards were not measured, as said above; they are served all the same. Again: {command}")
+        click.echo(
+            f"AIO could not measure the cards (see above), and serves them all the same. To try again: {command}"
+        )

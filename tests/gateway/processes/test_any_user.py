@@ -53,7 +53,7 @@ def test_a_gateway_serves_a_worker_waits_and_a_check_answers(tmp_path: Path, wit
         with run_by(without_name, tmp_path, "check", *catalog) as check:
             said = check.communicate(timeout=120)[0]
             assert check.returncode == 0, said
-        for what, ready in (("serve", "AIO is ready on "), ("worker", "probes and metrics on ")):
+        for what, ready in (("serve", "AIO is ready on "), ("worker", "Probes and metrics are on ")):
             with run_by(without_name, tmp_path, what, *catalog) as process:
                 assert process.stdout is not None
                 line = next((line for line in process.stdout if ready in line), "")

@@ -70,7 +70,7 @@ def test_a_taken_port_is_named_before_anything_is_made(words: list[str], catalog
 
         said = refusal(*words, "--port", port, settings=settings)
 
-    assert said == f"port {port} is taken; use --port"
+    assert said == f"another program listens on port {port}; choose another port with --port"
     assert not (tmp_path / "data" / "aio.sqlite3").exists()
 
 
@@ -104,7 +104,7 @@ def test_an_address_of_another_machine_is_named(catalog: str, tmp_path: Path) ->
 
     said = refusal("serve", "--host", "192.0.2.77", "--insecure", settings=settings)
 
-    assert said == "192.0.2.77 is not an address of this machine; use --host"
+    assert said == "192.0.2.77 is not an address of this machine; choose one with --host"
 
 
 @pytest.mark.parametrize("words", [["serve"], ["worker"], ["route", "Hello"], ["keys", "list"]], ids=" ".join)

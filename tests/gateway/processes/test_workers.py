@@ -170,7 +170,10 @@ def test_a_taken_port_is_not_shared(aio: ServedProcess, options: list[str], tmp_
     port = aio.url.rsplit(":", 1)[1]
     with started(tmp_path / "data", tmp_path / "cache", "--port", port, *options) as second:
         assert second.wait(ENDED_SECONDS) == 1
-    assert f"port {port} is taken; use --port" in (tmp_path / "data" / "log").read_text()
+    assert (
+        f"another program listens on port {port}; choose another port with --port"
+        in (tmp_path / "data" / "log").read_text()
+    )
 
 
 def test_merged_metrics_keep_workers_apart_and_families_together() -> None:

@@ -87,7 +87,7 @@ def test_a_start_and_an_end_are_json(tmp_path: Path, what: str) -> None:
             said = ""
             for line in process.stdout:
                 said += line
-                if " ready on " in line or "probes and metrics on" in line:
+                if " ready on " in line or "Probes and metrics are on" in line:
                     break
         said += process.stdout.read()
     assert any("AIO 0" in one["message"] for one in objects(said))

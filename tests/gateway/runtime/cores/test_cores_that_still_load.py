@@ -166,9 +166,9 @@ async def test_without_somebody_to_tell_a_start_waits_for_all_models(settings: S
 
 def test_what_is_missing_is_announced_and_nothing_else() -> None:
     assert problems_text({}) == ""
-    assert "  core card: loads its models\n" in problems_text({"core card": "loads its models"})
+    assert "Not ready yet: core card: loads its models (" in problems_text({"core card": "loads its models"})
 
 
 def test_many_missing_things_are_counted() -> None:
     said = problems_text({f"tier {number}": "is down" for number in range(1, 9)})
-    assert said.splitlines()[1:] == ["  tier 1: is down", "  tier 2: is down", "  tier 3: is down", "  and 5 more"]
+    assert said.startswith("Not ready yet: tier 1: is down; tier 2: is down; tier 3: is down; 5 more (")
