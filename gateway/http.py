@@ -61,7 +61,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         openapi_config=OpenAPIConfig(
             title="AIO gateway",
             version=__version__,
-            description="An OpenAI-compatible gateway that answers with the tier whose answer is worth most.",
+            description="An OpenAI-compatible gateway that chooses the best tier for each request, by quality and "
+            "price.",
             openapi_router=docs_router("/docs"),
             render_plugins=[DocsPage(), SchemaFile()],
             use_handler_docstrings=True,

@@ -33,16 +33,17 @@ MADE = "<!-- Made by `make snapshots`; change the code's own descriptions instea
 def settings_page() -> str:
     return page(
         "Settings",
-        "Every setting is an environment variable; the common ones are options of `aio serve` as well. An empty "
-        "variable counts as unset, blanks around a value do not count, words may be in any case, and `yes`, `no`, `on` "
-        "and `off` are known. A start names `AIO_` variables that are no setting. Keys, passwords, "
-        "`AIO_DATABASE_URL`, `AIO_REDIS_URL` and the variables with keys of servers may instead be files: "
-        "`AIO_API_KEYS_FILE` names the file with the value of `AIO_API_KEYS`; it is read at the start. OpenTelemetry's "
-        "variables (`OTEL_…`) count where AIO has none of its own set ([traces](../observability.md#traces)); requests "
-        "to other servers go through [`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and "
-        "`NO_PROXY`](../remote-tiers.md#a-proxy), and trust the authorities of `SSL_CERT_FILE`, "
-        "`SSL_CERT_DIR`, `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, the first that is set. "
-        "`aio settings` prints this table.",
+        "Every setting is an environment variable. The common ones are also options of `aio serve`. `aio settings` "
+        "prints this table.\n\n"
+        "AIO treats an empty variable as unset and ignores blanks around a value. Words may be in any case, and `yes`, "
+        "`no`, `on` and `off` are allowed. When AIO starts, it names `AIO_` variables that are not settings.\n\n"
+        "Keys, passwords, `AIO_DATABASE_URL`, `AIO_REDIS_URL` and the variables with keys of servers may also be "
+        "files. For example, `AIO_API_KEYS_FILE` names the file with the value of `AIO_API_KEYS`. AIO reads the file "
+        "when it starts.\n\n"
+        "OpenTelemetry's variables (`OTEL_…`) count if AIO's own variable is not set "
+        "([traces](../observability.md#traces)). Requests to other servers go through [`HTTP_PROXY`, `HTTPS_PROXY`, "
+        "`ALL_PROXY` and `NO_PROXY`](../remote-tiers.md#a-proxy). They trust the authorities of `SSL_CERT_FILE`, "
+        "`SSL_CERT_DIR`, `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, whichever is set first in this order.",
         settings_table(),
     )
 

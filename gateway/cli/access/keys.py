@@ -137,7 +137,7 @@ def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float
 @with_settings(*STORED)
 @json_option
 def create(name: str, team: str | None, reason: str | None, as_json: bool, settings: Settings, **options: Any) -> None:
-    """Make a key called NAME. It is shown once: only its hash is stored."""
+    """Make a key called NAME. AIO shows it once, because it stores only the hash."""
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import IssuedKey, KeyOrder, create_key
@@ -211,7 +211,7 @@ def show(key: str, as_json: bool, settings: Settings) -> None:
 @with_settings(*STORED)
 @json_option
 def limit(key: str, reason: str | None, as_json: bool, settings: Settings, **options: Any) -> None:
-    """Change the terms and budgets of KEY (id or name); omitted ones stay."""
+    """Change the given terms and budgets of KEY (id or name). The others stay."""
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import change_key
@@ -245,7 +245,7 @@ def limit(key: str, reason: str | None, as_json: bool, settings: Settings, **opt
 @with_settings(*STORED)
 @json_option
 def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, settings: Settings) -> None:
-    """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
+    """Give KEY (id or name) a new secret. The old one stays valid for the grace period."""
     from gateway.tenancy.keys.key_commands import rotate_key
 
     issued = with_database(settings, lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason)))
@@ -279,7 +279,7 @@ class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     """Change nothing. The command ends with status 3 if FILE and database differ."""
     prune: bool = False
-    """Also revoke keys, but no administrator's, and remove budgets that are not in FILE."""
+    """Also remove budgets and revoke keys that are not in FILE. Admin keys stay."""
     grace_hours: GraceHours = 24.0
     """Hours for which a replaced secret stays valid."""
 
@@ -291,7 +291,7 @@ class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings(*STORED)
 @json_option
 def apply(file: Path, options: ApplyOptions, reason: str | None, as_json: bool, settings: Settings) -> None:
-    """Make teams, keys and budgets what FILE declares, all or nothing; applied again, it changes nothing.
+    """Make teams, keys and budgets match FILE, all of them or none. A second run changes nothing.
 
     Terms and budgets that a declared key or team lacks in FILE get their default or are removed. What FILE does not
     name stays, unless --prune is given.
@@ -431,7 +431,7 @@ def _state(row: dict[str, Any], now: float) -> str:
 @click.argument("name")
 @json_option
 def new_key(name: str, as_json: bool) -> None:
-    """Make an API key for NAME; the server keeps only the hash, so the key is shown once."""
+    """Make an API key for NAME. AIO shows it once, because the server keeps only the hash."""
     from gateway.tenancy.keys.key_secrets import new_key as make_key
 
     if not name.strip() or set(name) & set(",="):

@@ -35,7 +35,7 @@ def admin() -> None:
 @with_settings(*STORED)
 @json_option
 def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, settings: Settings) -> None:
-    """Let NAME sign in. A viewer reads, an operator changes knobs and reviews, an admin also keys and users."""
+    """Let NAME sign in. A viewer reads, an operator also changes knobs and reviews, an admin also keys and users."""
     from gateway.tenancy.users.users import UserOrder, add_user
 
     if password_stdin:

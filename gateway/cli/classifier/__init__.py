@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 classifier = LazyGroup(
     name="classifier",
-    help="The classifier that chooses the tier: train, measure, predict, and choose the serving version.",
+    help="Train and measure the classifier that chooses the tier, and choose the version that serves.",
     package="gateway.cli.classifier",
     commands={
         "collect": (".outcomes:collect", "Collect outcomes of this catalogue's tiers."),
@@ -59,8 +59,8 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings("catalog", "data_dir")
 @json_option
 def train(options: TrainOptions, as_json: bool, settings: Settings) -> None:
-    """Train an encoder on the prompts of known outcomes, a checkpoint on the outcomes too, and write its artefact into
-    the registry; nothing is promoted.
+    """Train an encoder on the prompts of known outcomes, and write an artefact into the registry. A checkpoint learns
+    from the outcomes too. Nothing is promoted.
 
     The encoder embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
     """

@@ -34,7 +34,7 @@ class MeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
 @options_of(MeasureOptions)
 @with_settings(*MACHINE, role="all")
 def measure(file: Path | None, options: MeasureOptions, settings: Settings) -> None:
-    """Ask every tier everyday tasks and write to FILE which it solved; no text is kept.
+    """Ask every tier everyday tasks, and write to FILE which ones it solved. No text is kept.
 
     By default FILE is in the data folder. `aio serve` reads it there at start, and routes by it instead of by
     what such models usually do.

@@ -46,7 +46,7 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     data: ExistingFolder | None = None
     """Folder of public data. [AIO_DATA]"""
     second: bool = True
-    """Ask a second time where the agreement of two answers is evidence."""
+    """Ask a second time if the agreement of two answers is evidence."""
     seed: int = 11
     """Seed of the generated tasks."""
     concurrency: Count = 8
@@ -58,7 +58,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
 @options_of(CollectOptions)
 @with_settings(*MACHINE, role="all")
 def collect(folder: Path, options: CollectOptions, settings: Settings) -> None:
-    """Ask the tiers verifiable prompts and keep outcomes and evidence in FOLDER; resumes a started folder.
+    """Ask the tiers prompts with verifiable answers, and keep outcomes and evidence in FOLDER. It resumes a started
+    folder.
 
     The prompts are generated tasks of graded difficulty, word problems with known answers and multiple choice. No
     texts are kept.
@@ -100,8 +101,8 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings("catalog", "data_dir")
 @json_option
 def probes(folder: Path, options: ProbeOptions, as_json: bool, settings: Settings) -> None:
-    """Fit models that judge an answer before it is sent, and answer lengths, on the outcomes in FOLDER, and measure
-    them.
+    """Fit models of answer lengths, and models that judge an answer before it is sent, on the outcomes in FOLDER, and
+    measure them.
 
     A tier gets a model only if that judges better than the prompt alone. Running servers follow within
     AIO_ARTEFACT_POLL_SECONDS.

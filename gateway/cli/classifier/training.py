@@ -110,13 +110,15 @@ def complexity(rows: Path, options: ComplexityOptions, as_json: bool) -> None:
 
 @click.command("follow-up")
 @click.argument("rows", type=FILE)
-@click.option("--train", "target", type=NEW_FILE, help="Train on AIO's own turns and ROWS and write the model here.")
+@click.option(
+    "--train", "target", type=NEW_FILE, help="Train on AIO's own turns and on ROWS, and write the model to this file."
+)
 @click.option("--model", "model_file", type=FILE, help="Model to measure.  [the packaged one]")
 @click.option("--seed", default=0, help="Seed of the training and of the folds.")
 @json_option
 def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: int, as_json: bool) -> None:
-    """Measure on ROWS how well it is known whether a turn needs the earlier ones, or train a model for that and measure
-    it by cross-validation.
+    """Measure on ROWS how well AIO knows whether a turn needs the earlier ones. With --train, it trains a model for
+    this and measures it by cross-validation.
 
     A line of ROWS is {"turns": [{"role": ..., "content": ...}, ...], "follow_up": whether the last turn needs the
     others}, and perhaps a "weight" for training.
@@ -151,7 +153,7 @@ def follow_up(rows: Path, target: Path | None, model_file: Path | None, seed: in
 )
 @json_option
 def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, settings: Settings) -> None:
-    """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
+    """Train a classifier from stored outcomes, compare it with the serving one, and put it on trial or refuse it."""
     if rollback:
         version = _rollback(settings, reason)
         echo_answer(as_json, {"current": version}, f"classifier {version} serves again")

@@ -86,7 +86,7 @@ def list_versions(as_json: bool, settings: Settings) -> None:
 @with_settings(*LEDGER)
 @json_option
 def promote(version: str, reason: str, as_json: bool, settings: Settings) -> None:
-    """Let VERSION serve, after the checks that a server makes; running servers follow."""
+    """Check VERSION as a server does, and let it serve. Running servers follow."""
     from quality.rollout.operator_commands import promote as order
 
     registry, name, prior, serving = _accepted(settings, version)
@@ -126,7 +126,7 @@ def rollback(reason: str, as_json: bool, settings: Settings) -> None:
 def canary(
     version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, settings: Settings
 ) -> None:
-    """Put VERSION on trial for a share of the requests, or show who is on it."""
+    """Put VERSION on trial for a share of the requests, or show which version is on trial."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import start_canary, stop_canary
 
@@ -203,7 +203,7 @@ class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings("data_dir")
 @json_option
 def predict(options: PredictOptions, version: str | None, as_json: bool, settings: Settings) -> None:
-    """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
+    """Write the classes, p_ok, tier and novelty of every prompt of a file, in the file's order.
 
     Without --catalog it decides by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
     The output is written completely or not at all.
@@ -243,7 +243,7 @@ def predict(options: PredictOptions, version: str | None, as_json: bool, setting
 @with_settings("data_dir")
 @json_option
 def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, settings: Settings) -> None:
-    """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
+    """Explain the prediction for PROMPT, or for the prompts of a file: features, class and tier."""
     from classifier.prompt_predictions import PromptRow, explained, read_prompts
     from classifier.registry.acceptance import accepted_artefact
 

@@ -70,7 +70,7 @@ class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings("catalog", "data_dir", "cache_dir")
 @options_of(DeployOptions)
 def deploy(address: str, options: DeployOptions, settings: Settings) -> None:
-    """Start the catalogue's cores and wait until they serve; running ones are rescaled.
+    """Start the catalogue's cores and wait until they serve. Running cores are scaled.
 
     With --prefill, prompts of at least the live knob handover_min_tokens go to a second pool of each core first, and
     their keys and values from there to the first; each pool is scaled alone. Folders are the nodes' own: --data-dir
@@ -121,7 +121,7 @@ def _own_knobs(assignments: tuple[str, ...], prefill: int) -> dict[str, Any]:
 @address_option
 @with_settings("catalog")
 def down(address: str, settings: Settings) -> None:
-    """Stop the catalogue's cores; running answers may end first."""
+    """Stop the catalogue's cores. Running answers may end first."""
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -176,7 +176,7 @@ def status(address: str, as_json: bool, settings: Settings) -> None:
 @click.argument("folder", type=NEW_FOLDER)
 @click.option("--days", type=click.IntRange(min=1), default=3650, help="How long the certificate is valid.")
 def certificates(folder: Path, days: int) -> None:
-    """Make the certificates with which cores and gateways on several machines know each other, in FOLDER.
+    """Make certificates in FOLDER, by which cores and gateways on several machines know each other.
 
     Called a second time, it renews the certificate with the same authority; running processes take it for new
     connections. Needs the program `openssl`.

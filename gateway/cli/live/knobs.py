@@ -70,7 +70,7 @@ def show(server: Server, as_json: bool) -> None:
 @options_of(Server, "server")
 @json_option
 def set_knobs(assignments: tuple[str, ...], options: ChangeOptions, server: Server, as_json: bool) -> None:
-    """Change all named knobs at once, from the server's next step on; a value is JSON or a bare word.
+    """Change the named knobs together, from the server's next step on. A value is JSON or a bare word.
 
     NAME=null puts a knob back to the value that its model was started with.
     """
@@ -108,7 +108,7 @@ def json_text(value: Any) -> str:
 @options_of(Server, "server")
 @json_option
 def history(limit: int, knob: str | None, server: Server, as_json: bool) -> None:
-    """Show the last changes, refused ones included."""
+    """Show the last changes of knobs, including refused ones."""
     answer = server.ask("GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
     rows = [
         [
@@ -191,7 +191,7 @@ def _cache_text(shown: dict[str, Any]) -> str:
 @options_of(Server, "server")
 @json_option
 def profile(name: str | None, keep: bool, reason: str | None, server: Server, as_json: bool) -> None:
-    """Apply a profile while serving: throughput, latency, cost or tail; `catalogue` puts its knobs back.
+    """Apply a profile while AIO serves: throughput, latency, cost or tail. `catalogue` restores the catalogue's knobs.
 
     Without NAME show what each profile sets.
     """

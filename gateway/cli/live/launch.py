@@ -136,16 +136,16 @@ SECONDS = 10.0
 @click.argument("client", type=click.Choice(list(SETUPS)))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", envvar="AIO_URL", default="http://127.0.0.1:8080", help="Where the gateway listens.  [AIO_URL]")
-@click.option("--key", envvar=KEY_VARIABLE, help=f"A key of the gateway, where it asks for one.  [{KEY_VARIABLE}]")
+@click.option("--key", envvar=KEY_VARIABLE, help=f"A key of the gateway, if it asks for one.  [{KEY_VARIABLE}]")
 @click.option(
     "--check",
     metavar="COMMAND",
-    help="Shell command that is run at the end of each turn (aider: after each edit), as your tests; whether it passed "
-    "is how the work ended. Not for opencode, which has no hook.",
+    help="Shell command, such as your tests, that the client runs at the end of each turn (aider: after "
+    "each edit). Its result tells AIO how the work ended. opencode has no hook for this.",
 )
 def launch(client: str, arguments: tuple[str, ...], url: str, key: str | None, check: str | None) -> None:
-    """Start the installed CLIENT with ARGS against the gateway. It gets variables and arguments of this one process;
-    its own files are neither read differently nor changed. What was set is said on standard error."""
+    """Start the installed CLIENT with ARGS against the gateway.AIO sets variables and arguments for this one process,
+    and changes none of the client's own files. It prints what it set on standard error."""
     try:
         setup = client_setup(client, url, key, check)
     except ValueError as error:

@@ -63,7 +63,7 @@ def load(name: str, folder: str, server: Server, as_json: bool) -> None:
 @options_of(Server, "server")
 @json_option
 def unload(name: str, server: Server, as_json: bool) -> None:
-    """Accept no more requests for MODEL:NAME; it is unloaded after the last one has ended."""
+    """Accept no more requests for MODEL:NAME, and unload it after the last one has ended."""
     model, adapter = _parts(name)
     answer = server.ask("DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
     leaving = any(info["name"] == adapter for info in answer["adapters"])
@@ -95,7 +95,7 @@ def _row(info: dict[str, Any]) -> list[str]:
 @options_of(Server, "server")
 @json_option
 def refusals(forget: bool, tier: str | None, server: Server, as_json: bool) -> None:
-    """Show which parameters are left out of requests because a server refused them, or forget it."""
+    """Show which parameters AIO leaves out because a server refused them, or forget the refusals."""
     if forget:
         path = "/refusals" if tier is None else f"/refusals?tier={quote(tier, safe='')}"
         answer = server.ask("DELETE", path)
@@ -130,7 +130,7 @@ LOADING_SECONDS = 3600.0
 @options_of(Server, "server")
 @json_option
 def reload(reason: str, server: Server, as_json: bool) -> None:
-    """Read the catalogue again and switch to it, models included, without a request that fails.
+    """Read the catalogue again and switch to it and its models. No request fails meanwhile.
 
     Changed models of the CPU core are loaded next to those that serve; running answers end with their version. A
     catalogue that cannot be served, for want of memory perhaps, changes nothing. With --gateway-workers send SIGUSR2 to
@@ -150,7 +150,8 @@ def reload(reason: str, server: Server, as_json: bool) -> None:
 @options_of(Server, "server")
 @json_option
 def alerts(test: bool, server: Server, as_json: bool) -> None:
-    """Show the channels of a running server's alerts and what was sent; ends with status 1 if a test is refused."""
+    """Show where a running server sends its alerts, and what it sent. Ends with status 1 if a channel refuses a
+    test."""
     answer = server.ask("POST" if test else "GET", "/alerts/test" if test else "/alerts")
     if as_json:
         echo_json(answer)

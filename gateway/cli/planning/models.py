@@ -123,7 +123,7 @@ def _refusals(checked: "ModelCheck") -> list[str]:
 )
 @with_settings("catalog")
 def pull(ids: tuple[str, ...], form: "Form", settings: Settings) -> None:
-    """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`; without an ID all of the catalogue.
+    """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`. Without an ID, download the catalogue's.
 
     Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
     files. A private or restricted model needs HF_TOKEN, a mirror HF_ENDPOINT.

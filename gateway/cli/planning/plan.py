@@ -54,9 +54,9 @@ class CostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The model for easy requests. A name of the price list, PROVIDER:MODEL, or dollars per million tokens in/out such
     as 0.05/0.15."""
     requests: Count = 1_000_000
-    """Number of requests; with --from."""
+    """With --from: number of requests."""
     easy: Annotated[float, Meta(ge=0, le=100)] = 60
-    """Percentage of requests that the cheap model answers well enough; with --from."""
+    """With --from: percentage of requests that the cheap model answers well enough."""
     mix: Annotated[Any, Meta(extra={"type": str, "callback": percent_shares})] = "60/20/15/5"
     """Percentages of the requests by tier."""
     costs: Annotated[Any, Meta(title="USD,…", extra={"type": str, "callback": _dollars})] = None
@@ -205,7 +205,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     peak: Annotated[float, Meta(ge=1)] = 1.0
     """Planned rate divided by the given rate."""
     replicas: Annotated[tuple[str, ...], Meta(title="PROFILE")] = msgspec.field(name="replica", default=())
-    """A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen. [smollm2-135m-int4-cpu]"""
+    """A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE. The cheapest one is chosen. [smollm2-135m-int4-cpu]"""
     usd_per_hour: Annotated[float, Meta(ge=0)] | None = None
     """Price of one replica in US dollars per hour. [an assumption by device]"""
     ttft_ms: float | None = None
@@ -324,9 +324,9 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `aio fleet serve`."""
 
     gateways: Annotated[tuple[str, ...], Meta(title="URL")] = msgspec.field(name="gateway")
-    """Gateway to scrape; may be repeated."""
+    """Gateway to scrape. May be repeated."""
     tiers: Annotated[tuple[str, ...], Meta(title="N=PROFILE")] = msgspec.field(name="tier")
-    """As for `aio plan --replica`."""
+    """A tier's number and its profile, as for `aio plan --replica`."""
     cold_start: Annotated[float, Meta(ge=0)] | None = None
     """Seconds until a started replica serves. [the profile's]"""
     interval: Annotated[float, Meta(ge=1)] = 5.0

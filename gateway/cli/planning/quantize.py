@@ -79,7 +79,7 @@ class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
 def quantize(
     source: str, destination: Path, options: QuantizeOptions, own: MethodOptions, as_json: bool, settings: Settings
 ) -> None:
-    """Write SOURCE, a Hugging Face folder or a GGUF file (package:NAME/FILE too), to the new folder DESTINATION.
+    """Write SOURCE (a Hugging Face folder, a GGUF file or package:NAME/FILE) to the new folder DESTINATION.
 
     \b
     rtn    4-bit weights rounded to nearest, the baseline
@@ -175,7 +175,7 @@ class TritonOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings("catalog")
 @options_of(TritonOptions)
 def triton_config(options: TritonOptions, settings: Settings) -> None:
-    """Describe a tier's model as `config.pbtxt`; batch sizes, queue and delay come from the model's knobs.
+    """Describe a tier's model as `config.pbtxt`. Batch sizes, queue and delay come from the model's knobs.
 
     Instances are replicas, each with its own weights: `--instances 2 --gpus 0,1` makes four. A model that does not fit
     one GPU is split by its backend (tensor parallel), never by an instance group.

@@ -43,7 +43,7 @@ class RouteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `aio route`."""
 
     quality: Annotated[float, Meta(title=QUALITY_METAVAR, extra={"type": quality_of})] | None = None
-    """Share of answers that must be no worse than the strongest tier's."""
+    """Quality target: how much you pay for quality."""
     max_cost: Annotated[float, Meta(title="USD")] | None = None
     """Maximum cost of the answer in US dollars."""
     min_tier: Count | None = None
@@ -51,7 +51,7 @@ class RouteOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     """Token limit of the answer, which limits its cost."""
     key: Annotated[str, Meta(title="ID")] | None = None
-    """Id or name of the key that asks, with its terms and labels. [no key]"""
+    """Id or name of the key that asks. Its terms and labels count. [no key]"""
     replay: Annotated[str, Meta(title="ID")] | None = None
     """Reproduce the decision of a past request from its record."""
 
@@ -222,9 +222,10 @@ _OWN_LOG = "write LOG yourself. docs/routing.md has an example of a few lines"
 @with_settings("catalog", "data_dir")
 @json_option
 def backtest(log: Path, options: BacktestOptions, as_json: bool, settings: Settings) -> None:
-    """Route every prompt of LOG (JSON lines, may be gzipped) offline; print split, cost and quality per target.
+    """Route every prompt of LOG offline, and print the split, the cost and the quality of each target.
 
-    Nothing is sent: the active classifier decides, prices are the catalogue's, quality comes from the labels in LOG.
+    LOG has JSON lines and may be gzipped. The command sends nothing: the active classifier decides, the prices are the
+    catalogue's, and the quality comes from the labels in LOG.
     """
     from gateway.planning.backtests.backtest import TARGETS, Backtest, dry_routing
     from gateway.planning.backtests.log import TierNames, read_log

@@ -8,7 +8,7 @@ quality = LazyGroup(
     package="gateway.cli.quality",
     commands={
         "compare": (".compare:compare", "Compare a quantised model with full precision."),
-        "experiments": (".experiments:experiments", "A/B experiments of two versions or tiers."),
+        "experiments": (".experiments:experiments", "Run A/B experiments with two versions or tiers."),
         "calibrate": (".calibrate:calibrate", "Measure how far each judge can be trusted."),
     },
 )

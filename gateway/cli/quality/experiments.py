@@ -99,7 +99,7 @@ class ExperimentOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings(*LEDGER)
 @json_option
 def start(name: str, options: ExperimentOptions, reason: str, as_json: bool, settings: Settings) -> None:
-    """Start an experiment; servers that share the data folder follow within seconds. `auto` requests take part."""
+    """Start an experiment with the `auto` requests. Servers that share the data folder follow within seconds."""
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
@@ -152,7 +152,7 @@ def start(name: str, options: ExperimentOptions, reason: str, as_json: bool, set
 @with_settings(*STORED)
 @json_option
 def stop(experiment_id: str, reason: str, as_json: bool, settings: Settings) -> None:
-    """End one without a verdict."""
+    """End an experiment without a verdict."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.experiments import Experiments
 

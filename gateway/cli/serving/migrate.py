@@ -18,7 +18,7 @@ from gateway.cli.options import echo_answer, echo_json, json_option, table, with
 @with_settings("database_url", "data_dir")
 @json_option
 def migrate(to: str | None, as_json: bool, settings: Settings) -> None:
-    """Bring the schema to the newest revision; safe to repeat and to run while servers run.
+    """Bring the database schema to the newest revision. You can repeat it, and run it while servers run.
 
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
     the schema back with the later version: its tables and columns are dropped with all that is in them.

@@ -55,7 +55,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 def serve(own: ServeOptions, **options: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
-    Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
+    You can also set every option in the environment, as AIO_NAME. API keys can only be set there (AIO_API_KEYS).
     """
     from gateway.base.configuration import SERVED_CATALOG, load_settings
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
@@ -288,10 +288,10 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
 @click.option(
     "--host", multiple=True, callback=by_commas, help="Addresses of probes and metrics.  [AIO_HOST; 127.0.0.1]"
 )
-@click.option("--port", type=int, default=0, help="Port of probes and metrics; 0 takes a free one.")
+@click.option("--port", type=int, default=0, help="Port of probes and metrics. With 0, AIO chooses a free one.")
 @setting_options("catalog", "data_dir", "cache_dir", "database_url", "core_socket", "log_level")
 def worker(**options: Any) -> None:
-    """Answer lines of batches until interrupted; running lines then have AIO_DRAIN_SECONDS.
+    """Answer lines of batches until you interrupt it. Running lines then have AIO_DRAIN_SECONDS to end.
 
     Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis.
     """

@@ -43,8 +43,8 @@ class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A tier: URL, URL,MODEL, PROVIDER:MODEL, a model that was found here, a GGUF file or a Hugging Face folder. May be
     repeated. Without --yes the catalogue has exactly these."""
     other: ExistingFile | None = msgspec.field(name="from", default=None)
-    """LiteLLM's config.yaml, or Portkey's or Bifrost's JSON, whose models and settings are carried over. --tier adds
-    further tiers."""
+    """File of another gateway, whose models and settings AIO takes over: LiteLLM's config.yaml, or Portkey's or
+    Bifrost's JSON. --tier adds further tiers."""
     output: NewFile = Path("aio.toml")
     """File to write."""
     force: bool = False
@@ -52,13 +52,13 @@ class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
     ports: Annotated[Any, Meta(title="PORT,…", extra={"type": str, "callback": _ports})] = None
     """Ports of this machine to look at. [11434,8000,30000,8080,1234]"""
     offline: bool = False
-    """For cards, propose models that the Hugging Face cache has, instead of those of AIO's table."""
+    """Propose models from the Hugging Face cache for your cards, and none from AIO's table."""
 
 
 @click.command()
 @options_of(InitOptions)
 def init(options: InitOptions) -> None:
-    """Find models and write a catalogue of them, which `aio serve` takes by default.
+    """Find models and write a catalogue of them. `aio serve` then uses it by default.
 
     Looks for Ollama, vLLM, SGLang, llama.cpp and LM Studio on this machine, and for the keys of OpenAI, Anthropic,
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.

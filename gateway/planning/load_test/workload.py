@@ -44,7 +44,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace_unit: Literal["s", "ms"] = "s"
     """Unit of the trace's times."""
     max_prompt: Whole = 0
-    """Cut the prompts of a trace to this many words; 0 leaves them."""
+    """Cut the prompts of a trace to this many words. 0 leaves them whole."""
     seed: int = 7
     """Seed of the prompts and of the arrivals."""
     warmup: Whole = 2

@@ -58,11 +58,11 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = UNSET
     tiers: Annotated[
         Annotated[list[TierNumber], Meta(min_length=1)] | UnsetType | None,
-        Meta(description="Tiers that may answer; `models` has to allow them too."),
+        Meta(description="Tiers that may answer. `models` has to allow them too."),
     ] = UNSET
     models: Annotated[
         Annotated[list[ModelName], Meta(min_length=1, max_length=64)] | UnsetType | None,
-        Meta(description="Models that may answer; `tiers` has to allow them too."),
+        Meta(description="Models that may answer. `tiers` has to allow them too."),
     ] = UNSET
     quality: Annotated[
         QualitySetting | UnsetType | None,
@@ -79,7 +79,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = UNSET
     priority_ceiling: Annotated[
         Annotated[int, Meta(ge=0, le=2)] | UnsetType,
-        Meta(description="Highest priority that may be requested; 0 allows all."),
+        Meta(description="Highest priority that a request may ask for. 0 allows all."),
     ] = UNSET
     requests_per_minute: Annotated[
         Count | UnsetType | None,
@@ -89,11 +89,11 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     concurrency: Annotated[Count | UnsetType | None, Meta(description="Requests in flight.")] = UNSET
     max_cost_usd_per_request: Annotated[
         Annotated[float, Meta(ge=0, le=1e6)] | UnsetType | None,
-        Meta(description="Most US dollars that one request may be predicted to cost, as the header `x-aio-max-cost`."),
+        Meta(description="Maximum predicted cost of one request in US dollars, as in the header `x-aio-max-cost`."),
     ] = UNSET
     strict: Annotated[
         bool | UnsetType,
-        Meta(description="Whether unknown fields of a request are refused; otherwise they are ignored."),
+        Meta(description="Whether AIO refuses a request with unknown fields. Otherwise it ignores them."),
     ] = UNSET
     aliases: Annotated[
         Annotated[dict[Alias, ModelName], Meta(min_length=1, max_length=64)] | UnsetType | None,

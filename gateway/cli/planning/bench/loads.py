@@ -34,7 +34,7 @@ class CoreOptions(BenchOptions, frozen=True, kw_only=True):
 @with_settings("catalog", "cache_dir")
 @json_option
 def core(options: CoreOptions, settings: Settings, as_json: bool) -> None:
-    """Measure the core without HTTP; the rows have the columns of the load generator for servers.
+    """Measure the core without HTTP. The rows have the same columns as those of `aio bench serve`.
 
     Example: aio bench core --concurrency 1 8 32 --prompt-tokens 128 --output-tokens 64 --json
     """
@@ -72,7 +72,7 @@ async def _run(settings: Settings, changes: dict[str, Any], options: CoreOptions
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    help="Time to measure; the models' loading comes on top.",
+    help="Seconds to measure, in addition to the time to load the models.",
 )
 @with_settings(*MACHINE)
 @json_option

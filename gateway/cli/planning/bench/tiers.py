@@ -39,7 +39,7 @@ class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings(*MACHINE, role="all")
 @json_option
 def tiers(options: TierOptions, as_json: bool, settings: Settings) -> None:
-    """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
+    """Ask every tier the graded tasks: copying, spelling, comparing and arithmetic, five levels each.
 
     Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
     cheaper ones. The result is kept in the data folder; `aio serve` and `aio models` warn by it.
@@ -142,8 +142,8 @@ def _percent(share: "Share") -> str:
 @with_settings(*MACHINE, role="all")
 @json_option
 def ladder(per_level: int, concurrency: int, as_json: bool, settings: Settings) -> None:
-    """Ask tasks with checkable answers to every tier: eleven families in wordings that the adapter of the catalogue
-    `ladder` never saw, and three families that it never trained, at six levels each.
+    """Ask every tier tasks with checkable answers, at six levels. The adapter of the catalogue `ladder` never saw the
+    wordings of eleven families, and never trained on three further families.
 
     Tiers answer greedily. Shows the share of right answers with its 95% interval.
     """
