@@ -167,7 +167,7 @@ def knobs_page() -> str:
 
 
 def page(title: str, words: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", MADE, filled(words), *parts]) + "\n"
+    return "\n\n".join([f"# {title}", MADE, *map(filled, words.split("\n\n")), *parts]) + "\n"
 
 
 def filled(words: str) -> str:
