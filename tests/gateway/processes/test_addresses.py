@@ -68,7 +68,7 @@ def test_several_addresses_have_one_port_and_a_taken_one_is_said() -> None:
         for one in found:
             one.listen()
         for bound in ("::1", "::", "127.0.0.1", "localhost"):
-            with pytest.raises(ServerStartError, match=f"port {port} is taken"):
+            with pytest.raises(ServerStartError, match=f"another program listens on port {port}"):
                 bound_sockets(bound, port)
     finally:
         for one in found:
