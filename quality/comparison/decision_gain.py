@@ -83,6 +83,11 @@ class Compared(NamedTuple):
         return self.utility.low > 0 and self.different >= LEAST_DIFFERENT and not self.is_worse
 
     @property
+    def improves(self) -> bool:
+        """Whether its decisions differ, it is certainly better by one of both, and certainly worse by neither."""
+        return self.is_better and self.different >= LEAST_DIFFERENT
+
+    @property
     def is_better(self) -> bool:
         """Whether it is certainly better by one of both, and certainly worse by neither."""
         return self.decides_better or (self.error.low > 0 and not self.is_worse)

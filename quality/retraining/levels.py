@@ -1,10 +1,11 @@
 """What stored labels support, in levels: the table by class, a head over all keys, and the class model refitted.
 
-The table is the candidate that the promotion gate judges. A level above it replaces it only if it is certainly better
-in nested cross-validation (`quality.comparison.decision_gain`): by the utility of its decisions or by its squared
-error, and certainly worse by neither. Each outer fold is predicted from the others, within which the penalty
-was chosen. Of several such levels the one with the most utility is adopted. All are compared as a caller without labels
-of its own has them, and no tenant has more than a fifth of the least labels' weight in the comparison.
+The table is the candidate that the promotion gate judges. A level above it learns from prompts, so it replaces the
+table only if the labels are shown to depend on them (`quality.retraining.association`). That is enough for the head.
+The class model must also be certainly better than the table in nested cross-validation, by the utility of its decisions
+or by its squared error (`quality.comparison.decision_gain`), and certainly worse by neither; its penalty is chosen
+within each outer fold. Of both the one with the most utility is adopted. All are compared as a caller without labels of
+its own has them, and no tenant has more than a fifth of the least labels' weight in the comparison.
 
 Folds keep related prompts together, so that a label is predicted without those of prompts like it. Stored rows have no
 text. What stands for it is the embedding: equal texts have equal ones, and numbers and names that are not in the
@@ -20,12 +21,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.cells import Labels
+from classifier.local.cells import N0_CATALOGUE, Labels
 from classifier.local.estimator import learned_table
-from classifier.model.learned import LearnedHead
+from classifier.model.learned import CatalogueHead, LearnedHead
 from classifier.model.outcome_model import Level
 from classifier.training.fitting.class_refit import fit_classes, fit_head, tenant_shares
 from quality.comparison.decision_gain import Compared, Serving, different_groups, mean_gain, utility_gains
+from quality.retraining.association import SLOPE
 
 Float = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.intp]
@@ -98,11 +100,32 @@ class Above(NamedTuple):
     least: int
     fit: Callable[[Labels, Float, float], LearnedHead]
     penalties: tuple[float, ...]
+    must_win: bool
+    """Whether it must be certainly better than the table in cross-validation."""
+
+
+def fit_over_rates(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
+    """Fit a head over `over_rates`, so that it learns how prompts differ, and not how often a tier is good."""
+    return fit_head(labels, over_rates(labels, prior), penalty)
+
+
+def over_rates(labels: Labels, prior: Float) -> Float:
+    """Return `prior` [4, tiers - 1] moved to the rates of the labels without a tenant, whose weight has no bound: its
+    differences between classes shrink to the share `SLOPE`. The fewer the labels, the less it moves."""
+    told = labels.told * ((labels.tenant < 0) & ~labels.private)[:, None]
+    count = told.sum(axis=0)
+    at_least = np.maximum(count, 1e-9)
+    rate, expected = (
+        (told * values).sum(axis=0) / at_least for values in (np.nan_to_num(labels.scores), labels.classes @ prior)
+    )
+    moved = prior + count / (count + N0_CATALOGUE) * (rate + SLOPE * (prior - expected) - prior)
+    table: Float = np.clip(moved, 0.0, 1.0).astype(np.float32)
+    return table
 
 
 ABOVE = (
-    Above("head", LEAST_FOR_HEAD, fit_head, (1.0, 4.0, 16.0)),
-    Above("classes", LEAST_FOR_CLASSES, fit_classes, (0.5, 4.0, 32.0)),
+    Above("head", LEAST_FOR_HEAD, fit_over_rates, (8.0,), must_win=False),
+    Above("classes", LEAST_FOR_CLASSES, fit_classes, (0.5, 4.0, 32.0), must_win=True),
 )
 
 
@@ -123,9 +146,9 @@ class _Tried(NamedTuple):
     level: Level
 
 
-def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learned:
+def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving, *, by_prompt: bool = True) -> Learned:
     """Learn what `labels` with their outer `fold` [n] support, over `prior` [4, tiers - 1], for a catalogue that serves
-    as `serving` says."""
+    as `serving` says. `by_prompt`: whether labels depend on their prompts; if not, only the table is learned."""
     tables = {int(number): learned_table(labels.take(fold != number), prior) for number in np.unique(fold)}
     by_table, by_prior = np.zeros_like(labels.scores), np.clip(labels.classes @ prior, 0.0, 1.0)
     for number, table in tables.items():
@@ -133,7 +156,7 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learne
     groups = related(labels.embedding)
     told_rows = int((labels.told > 0).any(axis=1).sum())
     tried: list[_Tried] = []
-    for above in ABOVE:
+    for above in ABOVE if by_prompt else ():
         if told_rows < above.least or len(tables) < 3:
             break
         heads = {
@@ -142,11 +165,10 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learne
         predicted = np.zeros_like(labels.scores)
         for number, head in heads.items():
             predicted[fold == number] = _p(head, labels.take(fold == number))
-        tried.append(_Tried(above, heads, _compared(above.name, labels, by_table, predicted, groups, serving)))
+        tried.append(_Tried(above, heads, _compared(above, labels, by_table, predicted, groups, serving)))
     better = [attempt for attempt in tried if attempt.level.adopted]
     best = max(better, key=lambda attempt: (attempt.level.utility, attempt.level.gain), default=None)
-    table_level = _compared("table", labels, by_prior, by_table, groups, serving)
-    levels = [msgspec.structs.replace(table_level, adopted=True)]
+    levels = [_compared(None, labels, by_prior, by_table, groups, serving)]
     levels += [msgspec.structs.replace(attempt.level, adopted=attempt is best) for attempt in tried]
     if best is None:
         return Learned(learned_table(labels, prior), None, NO_HEADS, levels)
@@ -156,6 +178,8 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving) -> Learne
 
 def fitted_level(above: Above, labels: Labels, fold: Folds, prior: Float) -> LearnedHead:
     """Return a level with the penalty that predicts best over the folds of `labels`."""
+    if len(above.penalties) == 1:
+        return above.fit(labels, prior, above.penalties[0])
     weights = _weights(labels)
     errors = []
     for penalty in above.penalties:
@@ -173,9 +197,10 @@ def _p(head: LearnedHead, asked: Labels) -> Float:
 
 
 def _compared(
-    name: str, labels: Labels, before: Float, after: Float, groups: npt.NDArray[np.intp], serving: Serving
+    above: Above | None, labels: Labels, before: Float, after: Float, groups: npt.NDArray[np.intp], serving: Serving
 ) -> Level:
-    """Return the gains of `after` over `before`, P(as good) [n, tiers - 1] out of fold, and whether it is better."""
+    """Return the gains of `after` over `before`, P(as good) [n, tiers - 1] out of fold, and whether it may be adopted;
+    the table, which is no level above it, always is."""
     weights, scores = _weights(labels).astype(np.float64), np.nan_to_num(labels.scores)
     weight = weights.sum(axis=1)
     errors, gains = (
@@ -186,8 +211,9 @@ def _compared(
         )
     )
     error, utility = mean_gain(errors, weight, groups), mean_gain(gains, weight, groups)
+    compared = Compared(error, utility, different_groups(gains, groups))
     return Level(
-        name=name,
+        name="table" if above is None else above.name,
         labels=int((weight > 0).sum()),
         gain=error.value,
         low=error.low,
@@ -195,7 +221,7 @@ def _compared(
         utility=utility.value,
         utility_low=utility.low,
         utility_high=utility.high,
-        adopted=Compared(error, utility, different_groups(gains, groups)).is_better,
+        adopted=above is None or (compared.is_better or not above.must_win),
     )
 
 

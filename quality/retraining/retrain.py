@@ -207,6 +207,7 @@ class _Retraining:
                 window_start=start,
                 window_end=end,
                 seed=self._settings.seed,
+                look=1 + await self._runs.judged(),
                 changes=changes,
                 prior=self._prior,
                 serving=self._serving,

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events, audited
 from migrations.tables.quality import retrain_runs, training_rows
 from migrations.tables.requests import requests
+from quality.store.queries import labels_count_from
 
 
 class LeaseLostError(RuntimeError):
@@ -111,6 +112,24 @@ class RetrainRuns:
         async with self._engine.connect() as connection:
             data_hash: str | None = await connection.scalar(query)
         return data_hash
+
+    async def judged(self) -> int:
+        """Return how many candidates were judged since the last one that was accepted, and since labels were reset."""
+        accepted = (
+            select(func.max(audit_events.c.created_at))
+            .where(audit_events.c.action == "retrain.accepted")
+            .scalar_subquery()
+        )
+        async with self._engine.connect() as connection:
+            since = await labels_count_from(connection)
+            query = select(func.count()).where(
+                retrain_runs.c.status == "done",
+                retrain_runs.c.classifier_version.is_not(None),
+                retrain_runs.c.created_at > func.coalesce(accepted, since),
+                retrain_runs.c.created_at > since,
+            )
+            number: int | None = await connection.scalar(query)
+        return number or 0
 
     async def _made_since(self, connection: AsyncConnection, due: float) -> Made | None:
         query = (

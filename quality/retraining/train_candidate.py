@@ -24,7 +24,8 @@ from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
-from quality.retraining.levels import NO_HEADS, Folds, Learned, learn, related_folds
+from quality.retraining.association import Association, association
+from quality.retraining.levels import MOST_OF_TENANT, NO_HEADS, Folds, Learned, learn, related_folds
 from quality.retraining.training_process import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from quality.verification.training_rows import TRAINED_ON, without_errors
@@ -57,15 +58,23 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
         )
     progress("training", 0.1)
     fold = related_folds(labels.embedding)
-    learned = learn(labels, fold, prior, order.serving)
+    shown = association(labels, prior, MOST_OF_TENANT, look=order.look, seed=order.seed)
+    learned = learn(labels, fold, prior, order.serving, by_prompt=shown.is_shown)
     folder = _saved(order, learned, len(labels))
     progress("comparing with the incumbent", 0.4)
-    judgement = _judged(order, folder, tensors, labels, fold, prior, learned)
+    judgement = _judged(order, folder, tensors, labels, fold, prior, learned, shown)
     return Trained(version=folder.name, path=str(folder), judgement=judgement)
 
 
 def _judged(
-    order: Order, folder: Path, tensors: Tensors, labels: Labels, fold: Folds, prior: Float, learned: Learned
+    order: Order,
+    folder: Path,
+    tensors: Tensors,
+    labels: Labels,
+    fold: Folds,
+    prior: Float,
+    learned: Learned,
+    shown: Association,
 ) -> Judgement:
     """Judge the candidate in `folder` on the rows that the incumbent was not trained on."""
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
@@ -84,6 +93,7 @@ def _judged(
         current.take(compared),
         Predicted(ours[compared], theirs[compared], rates_in_folds(labels, fold)[compared]),
         order.serving,
+        shown,
         seed=order.seed,
     )
     changed = {tier + 1 for tier in np.flatnonzero(stale.any(axis=0)).tolist()} | order.changes.keys()

@@ -1,8 +1,10 @@
 """The promotion gate: may a candidate classifier replace the incumbent?
 
-Its decisions on newer labels must be certainly worth more than the incumbent's at the target and the prices that serve
-(`quality.comparison.decision_gain`). By that or by squared error it must certainly be better than each tier's own rate,
-which ignores the prompt: shuffled labels teach only the rates. And against neither may it be certainly worse by one.
+All labels must be shown to depend on their prompts (`quality.retraining.association`). Others teach only how often each
+tier is good, which needs no classifier. On newer labels the candidate must decide differently from the incumbent, and
+certainly be better: by the utility of its decisions at the target and the prices that serve, or by its squared error
+(`quality.comparison.decision_gain`). Neither against the incumbent nor against each tier's own rate, which ignores the
+prompt, may it be certainly worse by one of the two.
 
 A candidate must not ruin one kind of prompts either, however well it scores on all (`class_reasons`)."""
 
@@ -18,7 +20,8 @@ from classifier.complexity.classes import Complexity
 from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
-from quality.comparison.decision_gain import Compared, Serving, utility_gains
+from quality.comparison.decision_gain import LEAST_DIFFERENT, Compared, Serving, utility_gains
+from quality.retraining.association import Association
 from quality.statistics import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 
 Float = npt.NDArray[np.floating]
@@ -106,6 +109,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The gain of its decisions against the incumbent, in shares of answers that are no worse."""
     utility_over_rates: Estimate | None = None
     """The gain of its decisions against the tiers' own rates."""
+    association: float | None = None
+    """The p-value of all its labels if they did not depend on their prompts. Older judgements have none."""
     calibration: list[TierCalibration]
     classes: list[ClassGain] = []
     """Gains by complexity class, the worst first."""
@@ -135,10 +140,12 @@ def judge_candidate(
     new: Labels,
     predicted: Predicted,
     serving: Serving,
+    association: Association,
     *,
     seed: int = 0,
 ) -> Judgement:
-    """Decide on `candidate` by the `new` labels, for a catalogue that serves as `serving` says."""
+    """Decide on `candidate` by the `new` labels, for a catalogue that serves as `serving` says; `association`: of all
+    labels with their prompts."""
     errors = [_errors(new.scores, p) for p in predicted]
     by_incumbent, by_rates = (
         _compared(new, predicted.candidate, other, error - errors[0], serving, seed)
@@ -154,10 +161,11 @@ def judge_candidate(
         over_rates=by_rates and by_rates.error,
         utility=by_incumbent and by_incumbent.utility,
         utility_over_rates=by_rates and by_rates.utility,
+        association=association.p,
         calibration=calibration,
         classes=classes,
         reasons=[
-            *_reasons(len(new), by_incumbent, by_rates),
+            *_reasons(len(new), by_incumbent, by_rates, association),
             *calibration_reasons(calibration),
             *class_reasons(classes),
         ],
@@ -231,20 +239,24 @@ def _compared(new: Labels, ours: Float, theirs: Float, error: Float, serving: Se
     return Compared(by_error, by_utility, int(np.count_nonzero(utility)))
 
 
-def _reasons(rows: int, by_incumbent: Compared | None, by_rates: Compared | None) -> list[str]:
+def _reasons(
+    rows: int, by_incumbent: Compared | None, by_rates: Compared | None, association: Association
+) -> list[str]:
     if by_incumbent is None or by_rates is None:
         return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
     reasons = []
-    if not by_incumbent.decides_better:
+    if not association.is_shown:
         reasons.append(
-            f"its decisions on {rows} newer rows are not certainly better than the incumbent's: "
-            f"{_shown(by_incumbent)}; the lower bound of utility must be above 0, and no upper bound below"
+            f"its labels do not certainly depend on their prompts: p = {association.p:.4f}, and at most "
+            f"{association.level:.4f} is allowed"
         )
-    if not by_rates.is_better:
+    if not by_incumbent.improves:
         reasons.append(
-            f"on {rows} newer rows it is not certainly better than the tiers' own rates: {_shown(by_rates)}; one lower "
-            "bound must be above 0, and no upper bound below"
+            f"on {rows} newer rows it is not certainly better than the incumbent: {_shown(by_incumbent)}; one lower "
+            f"bound must be above 0, no upper bound below, and decisions must differ on {LEAST_DIFFERENT} rows"
         )
+    if by_rates.is_worse:
+        reasons.append(f"on {rows} newer rows it is certainly worse than the tiers' own rates: {_shown(by_rates)}")
     return reasons
 
 
