@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.local.cells import Labels
-from classifier.training.fitting.class_refit import tenant_shares
 
 Float = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]
@@ -60,14 +59,15 @@ def level_of(look: int) -> float:
     return TOTAL_LEVEL / (look * (look + 1))
 
 
-def association(labels: Labels, prior: Float, most_of_tenant: float, *, look: int, seed: int = 0) -> Association:
-    """Test `labels` over `prior` [4, tiers - 1]. No tenant counts for more than `most_of_tenant` labels of a tier.
+def association(
+    labels: Labels, prior: Float, most_of_tenant: int, *, look: int, seed: int = 0, deals: int = DEALS
+) -> Association:
+    """Test `labels` over `prior` [4, tiers - 1]. Of each tenant the newest `most_of_tenant` labels of a tier count.
     Deterministic in `seed`."""
-    weights = labels.told * tenant_shares(labels, most_of_tenant)
-    row, tier = _observed(weights, labels.embedding)
+    row, tier = _observed(labels, most_of_tenant)
     residual, variance = np.zeros(len(row)), np.ones(len(row))
     shape = np.clip(labels.classes @ prior, 0.0, 1.0)[row, tier].astype(np.float64)
-    scores, weight = labels.scores[row, tier].astype(np.float64), weights[row, tier].astype(np.float64)
+    scores, weight = labels.scores[row, tier].astype(np.float64), labels.told[row, tier].astype(np.float64)
     for number in np.unique(tier):
         mine = tier == number
         residual[mine] = scores[mine] - scores[mine].mean()
@@ -86,14 +86,19 @@ def association(labels: Labels, prior: Float, most_of_tenant: float, *, look: in
     return Association((1 + as_likely) / (1 + deals), level_of(look))
 
 
-def _observed(weights: Float, embedding: Float) -> tuple[Numbers, Numbers]:
+def _observed(labels: Labels, most_of_tenant: int) -> tuple[Numbers, Numbers]:
     """Return the row and the tier [m] of the newest labels, of equal prompts one a tier: a prompt that is asked again
     and again is no evidence of others."""
-    _, groups = np.unique(embedding, axis=0, return_inverse=True)
-    row, tier = (places[::-1] for places in np.nonzero(weights > 0))
-    _, newest = np.unique(np.stack([groups[row], tier]), axis=1, return_index=True)
-    kept = np.sort(newest)[:_MOST_LABELS]
-    return row[kept], tier[kept]
+    _, prompt = np.unique(labels.embedding, axis=0, return_inverse=True)
+    row, tier = (places[::-1] for places in np.nonzero(labels.told > 0))
+    _, newest = np.unique(np.stack([prompt[row], tier]), axis=1, return_index=True)
+    kept = np.sort(newest)
+    row, tier = row[kept], tier[kept]
+    counts = np.ones(len(row), np.bool_)
+    for one, number in {*zip(labels.tenant[row].tolist(), tier.tolist(), strict=True)}:
+        if one >= 0:
+            counts[np.flatnonzero((labels.tenant[row] == one) & (tier == number))[most_of_tenant:]] = False
+    return row[counts][:_MOST_LABELS], tier[counts][:_MOST_LABELS]
 
 
 def _linear(labels: Labels, row: Numbers) -> Float64:

@@ -88,7 +88,7 @@ Folds = npt.NDArray[np.integer]
 
 # Levels above the table are tried from this many labels on.
 LEAST_FOR_HEAD, LEAST_FOR_CLASSES = 200, 300
-MOST_OF_TENANT = LEAST_FOR_HEAD / 5
+MOST_OF_TENANT = LEAST_FOR_HEAD // 5
 NO_HEADS: Mapping[int, LearnedHead] = MappingProxyType({})
 
 
