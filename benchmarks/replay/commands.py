@@ -11,12 +11,11 @@ from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as replay_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.figures import Figure
-from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.ladder_demo import QUESTIONS
 from benchmarks.replay.ladder_demo import demo as ladder_demo
 from benchmarks.replay.lives import Gains, gains
 from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
+from benchmarks.replay.recorded import CUSTOMER_MODELS, recorded_ladder
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from benchmarks.replay.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
@@ -84,7 +83,7 @@ def replay(
     if ladder == "own":
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:
-        recorded = _recorded(ladder, data or data_folder())
+        recorded = recorded_ladder(ladder, data or data_folder())
         plans = recorded_plans(recorded, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
     if lives is not None:
         click.echo(_lived_often(ladder, gains(plans, lives, noise)))
@@ -96,13 +95,6 @@ def replay(
     click.echo(report(lived, checks_by_fold))
     if not all(check.passed for fold in checks_by_fold for check in fold):
         sys.exit(1)
-
-
-def _recorded(ladder: str, folder: Path) -> Ladder:
-    try:
-        return arena(folder) if ladder == "arena" else customers(folder, ladder)
-    except FileNotFoundError as error:
-        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
 
 
 def _lived_often(ladder: str, gained: Gains) -> str:

@@ -1,16 +1,19 @@
-"""How often a retraining promotes, over many draws of labels from a recorded ladder, and what a held-out oracle says.
+"""`python -m benchmarks retrainings`: how often a retraining promotes, and what an oracle says of it.
 
-Each draw is a cold start of its own: a fresh database and registry, labels as verification stores them, the gateway's
-own retraining with its gate. The oracle knows the recorded outcomes of the other half of the prompts, which is never
-labelled: labels carry a gain if the candidate's squared error there is certainly below both the incumbent's and that
-of the tiers' rates in the labels.
+Each draw of labels from a recorded ladder is a cold start of its own: a fresh database and registry, labels as
+verification stores them, the retraining with its gate. The oracle knows the recorded outcomes of the other
+half of the prompts, which is never labelled. It says "a gain" if the candidate's squared error there is certainly below
+both the incumbent's and that of the tiers' rates in the labels.
 """
 
+import asyncio
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +22,15 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.replay.figures import Float
 from benchmarks.replay.ladder import Ladder, uniform
+from benchmarks.replay.own_prompts import own_prompts
+from benchmarks.replay.recorded import CUSTOMER_MODELS, recorded_ladder
 from classifier.complexity.classes import adequacies, like_of
 from classifier.local.cells import Labels
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
+from classifier.training.data.dataset import data_folder
 from migrations.tables.quality import training_rows
+from quality.estimates.verified_sample import wilson_interval
 from quality.retraining.retrain import RetrainSettings, retrain
 from quality.retraining.train_candidate import carry_out, exported_labels, predicted_by
 from quality.retraining.training_process import ORDER, RESULT, ROWS, OnProgress, Order
@@ -32,6 +39,7 @@ from quality.store.database import migrate, open_database
 from quality.verification.training_rows import encode_prompt, export_rows
 
 _DATABASE, _REGISTRY = "aio.db", "registry"
+_PROMPTS = 1000
 # Half width of a 95% interval in standard errors.
 _TWO_SIDED = 1.96
 
@@ -46,7 +54,43 @@ class Drawn(NamedTuple):
     over_rates: float
 
 
-async def retrainings(
+@click.command()
+@click.argument("ladder", type=click.Choice([*CUSTOMER_MODELS, "own"]), default="reasoning_gym")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
+)
+@click.option("--draws", type=click.IntRange(min=1), default=25, help="Retrainings, each on labels of its own.")
+@click.option("--labels", type=click.IntRange(min=50), default=300, help="Before each.")
+@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, help="The judge's errors.")
+@click.option("--shuffle-labels", is_flag=True, help="Deal each tier's labels out to other prompts.")
+@click.option("--seed", default=1, help="Of the labels; the gate was chosen on seeds 0 and 2.")
+def retrainings(
+    ladder: str, data: Path | None, draws: int, labels: int, noise: float, shuffle_labels: bool, seed: int
+) -> None:
+    """How often retrainings on labels of a recorded LADDER promote, and how often an oracle agrees."""
+    prompts = own_prompts(_PROMPTS, seed) if ladder == "own" else recorded_ladder(ladder, data or data_folder())
+    try:
+        drawn = asyncio.run(retrained(prompts, draws, labels, noise, shuffled=shuffle_labels, seed=seed))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{ladder}: {draws} retrainings on {labels} {'shuffled ' if shuffle_labels else ''}labels, seed {seed}")
+    click.echo(drawn_lines(drawn))
+
+
+def drawn_lines(drawn: Sequence[Drawn]) -> str:
+    """Return promotions and refusals, apart by what the oracle says."""
+    share = wilson_interval(sum(one.promoted for one in drawn), len(drawn))
+    lines = [f"  promoted {share.count} of {share.total}: {share.value or 0:.1%} [{share.low:.1%}, {share.high:.1%}]"]
+    for has_gain, says in ((True, "a gain"), (False, "no gain")):
+        mine = [one for one in drawn if one.has_gain is has_gain]
+        promoted = sum(one.promoted for one in mine)
+        below = [float(np.mean(gains)) for gains in zip(*(one[2:] for one in mine), strict=True)]
+        means = "; error below the incumbent's {:+.2f}, the rates' {:+.2f}".format(*below) if mine else ""
+        lines.append(f"  the oracle says {says}: {promoted} promoted, {len(mine) - promoted} refused{means}")
+    return "\n".join(lines)
+
+
+async def retrained(
     ladder: Ladder, draws: int, labels: int, noise: float, *, shuffled: bool = False, seed: int = 0
 ) -> list[Drawn]:
     """Retrain `draws` times on `labels` labels, each of one weaker tier by chance, a share `noise` of them wrong.
@@ -61,7 +105,7 @@ async def retrainings(
     pool, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
     if len(pool) < labels:
         raise ValueError(f"{len(pool)} prompts may be labelled, which are fewer than {labels}")
-    found = []
+    drawn = []
     with tempfile.TemporaryDirectory(prefix="aio-retrainings-") as folder, threadpool_limits(1, user_api="blas"):
         cold = Path(folder) / "cold"
         ArtefactRegistry(cold / _REGISTRY).seed(default_artefact())
@@ -70,15 +114,15 @@ async def retrainings(
         asked = await _Run(cold, Path(folder) / "held").store(truth)
         for draw in range(draws):
             rng = np.random.default_rng((seed, draw))
-            told = _told(ladder, rng.choice(pool, labels, replace=False), noise, shuffled, rng)
+            verdicts = _verdicts(ladder, rng.choice(pool, labels, replace=False), noise, shuffled, rng)
             run = _Run(cold, Path(folder) / "run")
-            known = await run.store([stored[place] | verdict for place, verdict in told])
-            found.append(await run.retrained(known, asked, seed=draw))
+            known = await run.store([stored[place] | verdict for place, verdict in verdicts])
+            drawn.append(await run.candidate_of(known, asked, seed=draw))
             shutil.rmtree(run.folder)
-    return found
+    return drawn
 
 
-def _told(
+def _verdicts(
     ladder: Ladder, places: npt.NDArray[np.intp], noise: float, shuffled: bool, rng: np.random.Generator
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return the prompts with what a verification of one weaker tier's answer stores."""
@@ -88,14 +132,14 @@ def _told(
     if shuffled:
         for tier in range(count - 1):
             verdicts[tiers == tier] = rng.permutation(verdicts[tiers == tier])
-    found = []
+    rows = []
     for place, tier, verdict in zip(places, tiers, verdicts.tolist(), strict=True):
         row = {
             "no_worse": [verdict if k == tier else k == count - 1 or None for k in range(count)],
             "weights": [float(k == tier) for k in range(count)],
         }
-        found.append((int(place), row))
-    return found
+        rows.append((int(place), row))
+    return rows
 
 
 class _Run:
@@ -117,7 +161,7 @@ class _Run:
         manifest = load_artefact(self.registry.current()).manifest
         return exported_labels(await export_rows(self.engine, manifest, [""] * len(rows[0]["no_worse"])), {})
 
-    async def retrained(self, known: Labels, asked: Labels, *, seed: int) -> Drawn:
+    async def candidate_of(self, known: Labels, asked: Labels, *, seed: int) -> Drawn:
         """Retrain on the stored rows, which are `known`; the oracle looks at the outcomes of `asked`."""
         tiers = known.scores.shape[1] + 1
         settings = RetrainSettings(
@@ -140,8 +184,8 @@ class _Run:
 
 def _error(p: npt.NDArray[np.floating], asked: Labels) -> Float:
     """Mean squared error over the tiers, of each prompt."""
-    found: Float = np.square(p - asked.scores, dtype=np.float64).mean(axis=1)
-    return found
+    squared: Float = np.square(p - asked.scores, dtype=np.float64).mean(axis=1)
+    return squared
 
 
 def _is_certain(gain: Float) -> bool:

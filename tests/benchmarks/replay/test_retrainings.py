@@ -3,13 +3,12 @@
 import pytest
 
 from benchmarks.replay.own_prompts import own_prompts
-from benchmarks.replay.report import drawn_lines
-from benchmarks.replay.retrainings import Drawn, retrainings
+from benchmarks.replay.retrainings import Drawn, drawn_lines, retrained
 
 
 @pytest.mark.processes
 async def test_labels_of_prompts_that_differ_are_promoted_and_the_oracle_sees_their_gain() -> None:
-    drawn = await retrainings(own_prompts(700, seed=0), 3, 300, 0.08)
+    drawn = await retrained(own_prompts(700, seed=0), 3, 300, 0.08)
     # The gate may miss a gain by chance, as labels are few and some of them wrong.
     assert any(one.promoted for one in drawn)
     assert all(one.has_gain for one in drawn)
@@ -18,7 +17,7 @@ async def test_labels_of_prompts_that_differ_are_promoted_and_the_oracle_sees_th
 
 @pytest.mark.processes
 async def test_labels_of_other_prompts_are_refused_and_the_oracle_sees_no_gain() -> None:
-    drawn = await retrainings(own_prompts(700, seed=0), 2, 300, 0.08, shuffled=True)
+    drawn = await retrained(own_prompts(700, seed=0), 2, 300, 0.08, shuffled=True)
     assert [(one.promoted, one.has_gain) for one in drawn] == [(False, False)] * 2
 
 

@@ -20,7 +20,16 @@ from classifier.registry.artefact import MODEL, load_artefact, load_model_tensor
 from classifier.training.fitting.class_refit import fit_head
 from quality.comparison.decision_gain import Serving, reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
-from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn, related_folds
+from quality.retraining.association import SLOPE, association
+from quality.retraining.levels import (
+    LEAST_FOR_CLASSES,
+    LEAST_FOR_HEAD,
+    MOST_OF_TENANT,
+    Learned,
+    learn,
+    over_rates,
+    related_folds,
+)
 from quality.retraining.train_candidate import exported_labels
 from quality.verification.training_rows import encode_prompt, feature_spec
 from tests.classifier.training.test_class_refit import planted
@@ -49,7 +58,8 @@ def two_kinds(base: Path, n: int, seed: int = 0, *, shuffled: bool = False) -> T
 
 def learned_of(tensors: Tensors) -> Learned:
     labels = exported_labels(tensors, {})
-    return learn(labels, related_folds(labels.embedding), TABLE, SERVING)
+    shown = association(labels, TABLE, MOST_OF_TENANT, look=1, deals=999).is_shown
+    return learn(labels, related_folds(labels.embedding), TABLE, SERVING, by_prompt=shown)
 
 
 def test_300_labels_change_the_weights_and_predict_better_than_the_table(base: Path, tmp_path: Path) -> None:
@@ -146,7 +156,7 @@ def test_too_few_labels_learn_a_table_alone(base: Path) -> None:
     assert [one.name for one in learned.levels] == ["table"]
 
 
-def test_shuffled_labels_are_adopted_in_at_most_5_percent_of_runs(base: Path) -> None:
+def test_shuffled_labels_teach_no_head_in_at_least_95_percent_of_runs(base: Path) -> None:
     adopted = 0
     for seed in range(40):
         tensors = two_kinds(base, LEAST_FOR_HEAD, seed, shuffled=True)
@@ -203,8 +213,22 @@ def test_the_class_model_is_refitted_from_shuffled_labels_in_at_most_5_percent_o
         rng = np.random.default_rng(seed)
         known, _ = planted(rng, LEAST_FOR_CLASSES)
         shuffled = replace(known, scores=rng.permutation(known.scores)[:, 1:2], weights=known.weights[:, 1:2])
-        adopted += learn(shuffled, np.arange(len(known)) % 4, TABLE[:, 1:2], reference_serving(2)).head is not None
+        levels = learn(shuffled, np.arange(len(known)) % 4, TABLE[:, 1:2], reference_serving(2)).levels
+        adopted += levels[2].adopted
     assert adopted <= 1
+
+
+def test_a_head_starts_from_the_rates_of_labels_without_a_tenant_and_a_share_of_the_priors_differences() -> None:
+    rng = np.random.default_rng(0)
+    known = replace(near_the_target(4000, 0), classes=np.eye(4, dtype=np.float32)[rng.integers(0, 4, 4000)])
+    prior = np.array([[0.9], [0.8], [0.6], [0.3]], np.float32)
+    rate, mean = float(known.scores.mean()), float((known.classes @ prior).mean())
+    np.testing.assert_allclose(over_rates(known, prior), rate + SLOPE * (prior - mean), atol=0.003)
+    few = known.take(np.arange(10))
+    rate, mean = float(few.scores.mean()), float((few.classes @ prior).mean())
+    np.testing.assert_allclose(over_rates(few, prior), (prior + rate + SLOPE * (prior - mean)) / 2, atol=1e-6)
+    for hidden in (replace(known, tenant=np.zeros(4000, np.int32)), replace(known, private=np.ones(4000, np.bool_))):
+        np.testing.assert_array_equal(over_rates(hidden, prior), prior)
 
 
 def test_refitted_classes_decide_and_are_shown_and_labels_keep_those_that_ship(base: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
 from quality.monitor.watches import tenants_changes
+from quality.retraining.association import level_of
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.retraining.training_process import TrainingProcessError, run_training_process
-from quality.store.queries import reset_labels
+from quality.store.queries import record_audit, reset_labels
 from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 from tests.gateway.gateway_only import without_extras
 from tests.quality.loop_world import rows
@@ -87,10 +89,28 @@ async def test_a_candidate_that_learned_nothing_is_refused_with_the_reason(
     result = await _retrain(engine, registry)
 
     assert result.outcome == "refused"
-    assert "the tiers' own rates" in result.reason
+    assert "do not certainly depend on their prompts" in result.reason
     assert registry.current().name == incumbent
     assert await _statuses(engine) == {incumbent: "promoted", result.candidate: "refused"}
     assert (await _actions(engine))[-1] == "classifier.refused"
+
+
+async def test_each_look_at_labels_is_held_to_a_lower_level_until_a_candidate_is_accepted_or_labels_are_reset(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    runs, looks = RetrainRuns(engine, 60.0), []
+    for number in range(3):
+        await store_experience(engine, model_in(registry), 60, informative=False, seed=number)
+        looks.append(await runs.judged())
+        result = await _retrain(engine, registry)
+        assert f"at most {level_of(number + 1):.4f} is allowed" in result.reason
+    assert looks == [0, 1, 2]
+    now = time.time()
+    await record_audit(engine, at=now, actor="x", action="retrain.accepted", subject="v", reason="better")
+    assert await runs.judged() == 0
+    await _retrain(engine, registry)
+    await reset_labels(engine, actor="x", reason="new", now=time.time())
+    assert await runs.judged() == 0
 
 
 async def test_too_little_evidence_is_refused_and_the_same_data_again_are_nothing_new(

@@ -12,6 +12,7 @@ from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
 from classifier.training.metrics import metrics
 from quality.comparison.decision_gain import reference_serving, utility_gains
+from quality.retraining.association import Association
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate, tier_calibration
 from quality.statistics import ECE_TOLERANCE
 from tests.quality.retraining.tiny_classifier import base_artefact
@@ -52,8 +53,10 @@ def knowing(labels: Labels, sure: float) -> Float:
     return known
 
 
-def judged(model: OutcomeModel, labels: Labels, ours: Float, theirs: Float) -> Judgement:
-    return judge_candidate(model, model, labels, Predicted(ours, theirs, np.full(ours.shape, 0.5)), SERVING)
+def judged(model: OutcomeModel, labels: Labels, ours: Float, theirs: Float, p: float = 0.004) -> Judgement:
+    """`p`: of the labels if they did not depend on their prompts."""
+    predicted = Predicted(ours, theirs, np.full(ours.shape, 0.5))
+    return judge_candidate(model, model, labels, predicted, SERVING, Association(p, 0.005))
 
 
 def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: OutcomeModel, labels: Labels) -> None:
@@ -67,16 +70,18 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
 def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
-        assert any("better than the incumbent's: utility above by " in reason for reason in judgement.reasons)
+        assert any("better than the incumbent: utility above by " in reason for reason in judgement.reasons)
 
 
-def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
-    """However wrong the incumbent is."""
-    judgement = judged(model, labels, np.full((ROWS, 3), 0.5), knowing(labels, 0.1))
-
-    assert judgement.gain is not None
-    assert judgement.gain.low > 0
-    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
+def test_labels_that_are_not_shown_to_depend_on_prompts_refuse_every_candidate(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    for p, is_refused in ((0.005, False), (0.0051, True)):
+        judgement = judged(model, labels, knowing(labels, 0.95), knowing(labels, 0.6), p)
+        assert judgement.association == p
+        refusals = [reason for reason in judgement.reasons if "depend on their prompts: p = 0.005" in reason]
+        assert judgement.reasons == refusals
+        assert bool(refusals) is is_refused
 
 
 def test_a_candidate_that_decides_as_the_incumbent_does_is_refused_however_much_nearer_it_is(
@@ -88,15 +93,27 @@ def test_a_candidate_that_decides_as_the_incumbent_does_is_refused_however_much_
     assert judgement.utility is not None
     assert judgement.gain.low > 0
     assert judgement.utility == (0.0, 0.0, 0.0)
-    assert any("better than the incumbent's" in reason for reason in judgement.reasons)
+    assert any("better than the incumbent: " in reason for reason in judgement.reasons)
 
 
-def test_nearer_than_the_tiers_rates_by_less_than_chance_allows_is_refused(model: OutcomeModel, labels: Labels) -> None:
-    """By more than a standard error, which recorded labels without a gain reach in one of six retrainings."""
-    rng = np.random.default_rng(2)
-    ours = 0.5 + 0.1 * rng.normal(size=(ROWS, 3)) + 0.016 * (labels.scores[:, :1] - 0.5)
-    judgement = judged(model, labels, ours, knowing(labels, 0.1))
-    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
+def test_a_candidate_that_is_nearer_and_decides_neither_better_nor_worse_is_promoted(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    """On 60 rows decisions differ, as often for the better as for the worse."""
+    theirs = np.where(knowing(labels, 1.0) > 0.5, 0.99, 0.5)
+    ours = knowing(labels, 0.99)
+    high = (np.arange(60) % 4 < 2)[:, None]
+    ours[:60], theirs[:60] = np.where(high, 0.8, 0.6), np.where(high, 0.6, 0.8)
+    judgement = judged(model, labels, ours, theirs)
+    assert judgement.utility is not None
+    assert judgement.utility.low < 0 < judgement.utility.high
+    assert judgement.reasons == []
+
+
+def test_certainly_worse_than_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    for sure, is_worse in ((0.4, True), (0.55, False)):
+        judgement = judged(model, labels, knowing(labels, sure), knowing(labels, 0.1))
+        assert any("certainly worse than the tiers' own rates" in reason for reason in judgement.reasons) is is_worse
 
 
 def test_too_few_rows_say_nothing(model: OutcomeModel, labels: Labels) -> None:
