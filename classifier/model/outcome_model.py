@@ -31,8 +31,9 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
     """What one level of retraining learned, on `labels` labels that it was not fitted on: `gain`, the reduction of
-    squared error (in [0, 1]) against the table, of the table against the prior, and `utility` of its decisions
-    likewise, with one-sided bounds of 95%. The last `adopted` one decides. Older versions have no utility."""
+    squared error (in [0, 1]) against the last level adopted before it, of the table against the prior, and
+    `utility` of its decisions likewise, with one-sided bounds of 95%. The last `adopted` one decides. Older versions
+    have no utility, and compared all with the table."""
 
     name: str
     labels: int

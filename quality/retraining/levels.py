@@ -2,10 +2,10 @@
 
 The table is the candidate that the promotion gate judges. A level above it learns from prompts, so it replaces the
 table only if the labels are shown to depend on them (`quality.retraining.association`). That is enough for the head.
-The class model must also be certainly better than the table in nested cross-validation, by the utility of its decisions
+The class model must also be certainly better than the head in nested cross-validation, by the utility of its decisions
 or by its squared error (`quality.comparison.decision_gain`), and certainly worse by neither; its penalty is chosen
-within each outer fold. Of both the one with the most utility is adopted. All are compared as a caller without labels of
-its own has them, and no tenant has more than a fifth of the least labels' weight in the comparison.
+within each outer fold. Levels are compared as a caller without labels of its own has them, and no tenant has more than
+a fifth of the least labels' weight in the comparison.
 
 Folds keep related prompts together, so that a label is predicted without those of prompts like it. Stored rows have no
 text. What stands for it is the embedding: equal texts have equal ones, and numbers and names that are not in the
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -101,7 +100,7 @@ class Above(NamedTuple):
     fit: Callable[[Labels, Float, float], LearnedHead]
     penalties: tuple[float, ...]
     must_win: bool
-    """Whether it must be certainly better than the table in cross-validation."""
+    """Whether it must be certainly better than the level below in cross-validation."""
 
 
 def fit_over_rates(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
@@ -140,12 +139,6 @@ class Learned(NamedTuple):
     levels: list[Level]
 
 
-class _Tried(NamedTuple):
-    above: Above
-    heads: Mapping[int, LearnedHead]
-    level: Level
-
-
 def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving, *, by_prompt: bool = True) -> Learned:
     """Learn what `labels` with their outer `fold` [n] support, over `prior` [4, tiers - 1], for a catalogue that serves
     as `serving` says. `by_prompt`: whether labels depend on their prompts; if not, only the table is learned."""
@@ -155,7 +148,8 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving, *, by_pro
         by_table[fold == number] = np.clip(labels.classes[fold == number] @ table, 0.0, 1.0)
     groups = related(labels.embedding)
     told_rows = int((labels.told > 0).any(axis=1).sum())
-    tried: list[_Tried] = []
+    levels = [_compared(None, labels, by_prior, by_table, groups, serving)]
+    below, adopted, heads_of_folds = by_table, None, NO_HEADS
     for above in ABOVE if by_prompt else ():
         if told_rows < above.least or len(tables) < 3:
             break
@@ -165,15 +159,12 @@ def learn(labels: Labels, fold: Folds, prior: Float, serving: Serving, *, by_pro
         predicted = np.zeros_like(labels.scores)
         for number, head in heads.items():
             predicted[fold == number] = _p(head, labels.take(fold == number))
-        tried.append(_Tried(above, heads, _compared(above, labels, by_table, predicted, groups, serving)))
-    better = [attempt for attempt in tried if attempt.level.adopted]
-    best = max(better, key=lambda attempt: (attempt.level.utility, attempt.level.gain), default=None)
-    levels = [_compared(None, labels, by_prior, by_table, groups, serving)]
-    levels += [msgspec.structs.replace(attempt.level, adopted=attempt is best) for attempt in tried]
-    if best is None:
-        return Learned(learned_table(labels, prior), None, NO_HEADS, levels)
-    head = fitted_level(best.above, labels, fold, prior)
-    return Learned(learned_table(labels, prior), head, best.heads, levels)
+        level = _compared(above, labels, below, predicted, groups, serving)
+        levels.append(level)
+        if level.adopted:
+            below, adopted, heads_of_folds = predicted, above, heads
+    learned = None if adopted is None else fitted_level(adopted, labels, fold, prior)
+    return Learned(learned_table(labels, prior), learned, heads_of_folds, levels)
 
 
 def fitted_level(above: Above, labels: Labels, fold: Folds, prior: Float) -> LearnedHead:
