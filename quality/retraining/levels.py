@@ -1,7 +1,7 @@
 """What stored labels support, in levels: the table by class, a head over all keys, and the class model refitted.
 
 The table is the candidate that the promotion gate judges. A level above it learns from prompts, so it replaces the
-table only if the labels are shown to depend on them (`quality.retraining.association`). That is enough for the head.
+table only if the labels are shown to depend on them (`quality.comparison.association`). That is enough for the head.
 The class model must also be certainly better than the head in nested cross-validation, by the utility of its decisions
 or by its squared error (`quality.comparison.decision_gain`), and certainly worse by neither; its penalty is chosen
 within each outer fold. Levels are compared as a caller without labels of its own has them, and no tenant has more than
@@ -25,8 +25,8 @@ from classifier.local.estimator import learned_table
 from classifier.model.learned import CatalogueHead, LearnedHead
 from classifier.model.outcome_model import Level
 from classifier.training.fitting.class_refit import fit_classes, fit_head, tenant_shares
+from quality.comparison.association import SLOPE
 from quality.comparison.decision_gain import Compared, Serving, different_groups, mean_gain, utility_gains
-from quality.retraining.association import SLOPE
 
 Float = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.intp]

@@ -23,8 +23,8 @@ from classifier.local.estimator import LocalEstimator
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_manifest, load_model_tensors, save_artefact
+from quality.comparison.association import Association, association
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
-from quality.retraining.association import Association, association
 from quality.retraining.levels import MOST_OF_TENANT, NO_HEADS, Folds, Learned, learn, related_folds
 from quality.retraining.training_process import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate

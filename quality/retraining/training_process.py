@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     window_end: str | None
     seed: int
     look: int = 1
-    """How many candidates of this deployment were judged with this one (`quality.retraining.association`)."""
+    """How many candidates of this deployment were judged with this one (`quality.comparison.association`)."""
     changes: dict[int, float] = {}
     """By tier, the time (epoch seconds) since when its answers are different."""
     prior: list[list[float]]

@@ -1,6 +1,6 @@
 """The promotion gate: may a candidate classifier replace the incumbent?
 
-All labels must be shown to depend on their prompts (`quality.retraining.association`). Others teach only how often each
+All labels must be shown to depend on their prompts (`quality.comparison.association`). Others teach only how often each
 tier is good, which needs no classifier. On newer labels the candidate must decide differently from the incumbent, and
 certainly be better: by the utility of its decisions at the target and the prices that serve, or by its squared error
 (`quality.comparison.decision_gain`). Neither against the incumbent nor against each tier's own rate, which ignores the
@@ -20,8 +20,8 @@ from classifier.complexity.classes import Complexity
 from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
+from quality.comparison.association import Association
 from quality.comparison.decision_gain import LEAST_DIFFERENT, Compared, Serving, utility_gains
-from quality.retraining.association import Association
 from quality.statistics import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
 
 Float = npt.NDArray[np.floating]

@@ -18,9 +18,9 @@ from classifier.model.learned import RefittedClasses
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import MODEL, load_artefact, load_model_tensors, save_artefact
 from classifier.training.fitting.class_refit import fit_head
+from quality.comparison.association import SLOPE, association
 from quality.comparison.decision_gain import Serving, reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
-from quality.retraining.association import SLOPE, association
 from quality.retraining.levels import (
     LEAST_FOR_CLASSES,
     LEAST_FOR_HEAD,

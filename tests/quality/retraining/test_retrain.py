@@ -20,8 +20,8 @@ from classifier.registry.artefact import load_artefact, load_manifest, load_mode
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
+from quality.comparison.association import level_of
 from quality.monitor.watches import tenants_changes
-from quality.retraining.association import level_of
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.retraining.training_process import TrainingProcessError, run_training_process

@@ -11,8 +11,8 @@ from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
 from classifier.training.metrics import metrics
+from quality.comparison.association import Association
 from quality.comparison.decision_gain import reference_serving, utility_gains
-from quality.retraining.association import Association
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate, tier_calibration
 from quality.statistics import ECE_TOLERANCE
 from tests.quality.retraining.tiny_classifier import base_artefact

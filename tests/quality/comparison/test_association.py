@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classifier.local.cells import Labels
-from quality.retraining.association import TOTAL_LEVEL, Association, association, level_of
+from quality.comparison.association import TOTAL_LEVEL, Association, association, level_of
 from tests.quality.retraining.test_levels import near_the_target
 
 PRIOR = np.array([[0.9], [0.8], [0.6], [0.3]], np.float32)

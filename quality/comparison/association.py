@@ -1,7 +1,7 @@
 """Do the labels depend on their prompts? An exact permutation test.
 
 A classifier is worth something only if they do. If they do not, each tier's labels are exchangeable: they say how often
-the tier is good, and nothing about prompts. To deal a tier's labels out anew among its prompts then changes no
+the tier is good, and nothing about prompts. To deal a tier's labels out at random among its prompts then changes no
 distribution, so the share of deals whose statistic is at least that of the labels is a p-value (Fisher, The Design of
 Experiments, 1935; with the labels as one of the deals: Phipson and Smyth 2010). It uses all labels, needs no held-out
 ones, and is exact for every number of labels.
@@ -77,7 +77,8 @@ def association(
         return Association(1.0, level_of(look))
     kernel = _linear(labels, row) + _clusters(labels.embedding[row])
     covariance = np.diag(variance / weight) + (SLOPE / 2) ** 2 * np.outer(shape, shape) + _SPREAD**2 * kernel
-    precision, expected = np.linalg.inv(covariance), SLOPE * shape
+    precision: Float64 = np.linalg.inv(covariance).astype(np.float64, copy=False)
+    expected = SLOPE * shape
     known = _likelihood(residual[:, None], expected, precision)[0]
     rng, as_likely = np.random.default_rng(seed), 0
     for start in range(0, deals, _AT_ONCE):
@@ -139,7 +140,7 @@ def _likelihood(residual: Float64, expected: Float64, precision: Float64) -> Flo
 
 
 def _dealt(residual: Float64, tier: Numbers, deals: int, rng: np.random.Generator) -> Float64:
-    """Return `residual` dealt out anew within each tier, [m, deals]."""
+    """Return `residual` dealt out at random within each tier, [m, deals]."""
     dealt = np.repeat(residual[:, None], deals, axis=1)
     for number in np.unique(tier):
         mine = tier == number
