@@ -105,10 +105,11 @@ def _observed(labels: Labels, most_of_tenant: int) -> tuple[Numbers, Numbers]:
 def _linear(labels: Labels, row: Numbers) -> Float64:
     """Return the kernel [m, m] that is linear in the embedding, the features and the classes, of mean 1 on its
     diagonal."""
-    parts = [
-        _centred(part[row].astype(np.float64)) for part in (labels.embedding, _bounded(labels.surface), labels.classes)
-    ]
-    kernel: Float64 = sum(part @ part.T for part in parts) / len(parts)
+    inputs = labels.embedding, _bounded(labels.surface), labels.classes
+    kernel: Float64 = np.zeros((len(row), len(row)))
+    for part in inputs:
+        centred = _centred(part[row].astype(np.float64))
+        kernel += centred @ centred.T / len(inputs)
     return kernel
 
 
