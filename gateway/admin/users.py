@@ -44,7 +44,7 @@ async def erase_user(key_id: FromPath[str], admin: Admin, reason: FromQuery[str]
     try:
         erased = await reached(admin.operations.privacy.erase(key_id, actor=admin.actor, reason=reason[:1024]))
     except ArtefactError as error:
-        raise ApiError(500, f"The rows are deleted, but of a classifier version they cannot be: {error}") from error
+        raise ApiError(500, f"The rows are deleted, but a classifier version keeps them: {error}") from error
     if not is_known and not any(msgspec.structs.astuple(erased.rows)):
         raise ApiError(404, f"There is no key {key_id!r}, and nothing was stored of one.", param="key_id")
     return erased

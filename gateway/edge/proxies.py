@@ -68,7 +68,7 @@ class TrustedProxies:
                 self._names[entry] = frozenset()
             else:
                 raise SettingsError(
-                    f"AIO_TRUSTED_PROXIES: {entry!r:.64} is no address, network or host name; an example is "
+                    f"AIO_TRUSTED_PROXIES: {entry!r:.64} is not an address, network or host name; an example is "
                     "'10.0.0.5, 10.1.0.0/16, traefik'"
                 )
 
@@ -193,7 +193,7 @@ def _network(entry: str) -> Network | None:
         network = ipaddress.ip_network(entry)
     except ValueError as error:
         if "/" in entry:
-            raise SettingsError(f"AIO_TRUSTED_PROXIES: {entry!r:.64} is no network: {error}") from None
+            raise SettingsError(f"AIO_TRUSTED_PROXIES: {entry!r:.64} is not a network: {error}") from None
         return None
     if network.prefixlen == 0:
         raise SettingsError(f"AIO_TRUSTED_PROXIES: {entry} trusts every client; name the networks of the proxies")

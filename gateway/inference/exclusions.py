@@ -278,7 +278,7 @@ def not_allowed(request: InferenceRequest, hidden: str | None, least: int) -> Ap
     if hidden == NO_CREDENTIAL:
         return ApiError(
             403,
-            f"Model {request.requested_model!r} answers with your own credential alone: send the key of its provider "
+            f"Model {request.requested_model!r} answers only with your own credential. Send the key of its provider "
             f"as {HEADER}.",
             param=HEADER,
             code="upstream_authorization_missing",

@@ -323,7 +323,7 @@ def _below_its_path(app: Litestar, settings: Settings) -> ASGIApp:
     root = root_path(settings.root_path)
     if root is None:
         raise SettingsError(
-            f"AIO_ROOT_PATH: {settings.root_path!r:.64} is no path below which AIO can be served; an example is '/ai'"
+            f"AIO_ROOT_PATH: AIO cannot be served below the path {settings.root_path!r:.64}; an example is '/ai'"
         )
 
     def of_request(scope: Scope) -> str:

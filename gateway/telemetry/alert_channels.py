@@ -139,7 +139,7 @@ def channels_of(settings: Settings) -> list[Channel]:
         try:
             title = _title_of(scheme.lower(), address)
         except ValueError:
-            raise SettingsError(f"AIO_ALERT_URLS: address {number} is no URL") from None
+            raise SettingsError(f"AIO_ALERT_URLS: address {number} is not a URL") from None
         name = title if scheme in ("http", "https") else scheme
         channels.append(Channel(f"{name} {number}", title, f"address {number} of AIO_ALERT_URLS", address))
     return channels

@@ -23,7 +23,7 @@ def configured_exporter(settings: Settings) -> "SpanExporter | None":
     if settings.trace_exporter == "none":
         if settings.trace_content != "none":
             raise SettingsError(
-                f"AIO_TRACE_CONTENT={settings.trace_content}: no traces are exported; set AIO_TRACE_EXPORTER, too"
+                f"AIO_TRACE_CONTENT={settings.trace_content}: AIO exports no traces; set AIO_TRACE_EXPORTER too"
             )
         return None
     require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")

@@ -20,11 +20,11 @@ def telemetry_url(setting: str, address: str) -> httpx.URL:
     try:
         url = httpx.URL(address)
     except httpx.InvalidURL as error:
-        raise SettingsError(f"{setting} is no URL: {error}") from None
+        raise SettingsError(f"{setting} is not a URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise SettingsError(f"{setting} must be an http or https URL with a host")
     if is_metadata_host(url.host):
-        raise SettingsError(f"{setting} is a cloud's metadata address; nothing is sent there")
+        raise SettingsError(f"{setting} is a cloud's metadata address, so AIO sends nothing there")
     return url
 
 
@@ -36,7 +36,7 @@ def refuse_metadata_behind(setting: str, url: httpx.URL) -> None:
     """
     for address in _addresses_of(url.host):
         if is_metadata_address(address):
-            raise SettingsError(f"{setting} resolves to {address}, a cloud's metadata address; nothing is sent there")
+            raise SettingsError(f"{setting} resolves to {address}, a cloud's metadata address; AIO sends nothing there")
 
 
 def _addresses_of(host: str) -> list[str]:

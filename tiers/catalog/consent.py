@@ -10,7 +10,7 @@ verification, probes, shadows, judges and training."""
 
 NOT_ALLOWED = "the key may not use it"
 NOT_LOCAL = "only tiers that are labelled local may see the request"
-ANSWER_ALONE = "the request may be used for its answer alone"
+ANSWER_ALONE = "the request may only be used for its answer"
 NO_CREDENTIAL = "it is asked only first, with the caller's own credential (x-aio-upstream-authorization)"
 
 

@@ -83,7 +83,7 @@ def _model(entry: Any, where: str, problems: list[str]) -> Any:
     try:
         return {**numbers_of(open_checkpoint(resolve_model_path(path))), **entry}
     except ModelFileError as error:
-        problems.append(f"{where}: the numbers that it leaves out are those of its file: {error}; or name its shape")
+        problems.append(f"{where}: AIO takes missing numbers from the model's file: {error}; or name its shape")
         return entry
 
 

@@ -26,7 +26,7 @@ def screening_problems(private: PrivateSpec | None, guardrails: list[GuardrailSp
             if re.compile(pattern).search("") is not None:
                 yield f"private.patterns.{name} = {pattern!r}: it matches every text, the empty one included"
         except re.error as error:
-            yield f"private.patterns.{name} = {pattern!r}: no regular expression: {error}"
+            yield f"private.patterns.{name} = {pattern!r}: not a regular expression: {error}"
     names = [guardrail.name for guardrail in guardrails]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"guardrails: the name {name!r} occurs {names.count(name)} times"
@@ -41,15 +41,15 @@ def _guardrail_problems(where: str, guardrail: GuardrailSpec) -> Iterator[str]:
         if not _CLASS.fullmatch(guardrail.python):
             yield f"{where}.python = {guardrail.python!r}: must be module:Class"
         if guardrail.local is not None or guardrail.api_key_env is not None:
-            yield f"{where}: local and api_key_env are of servers, and this one runs in process"
+            yield f"{where}: local and api_key_env are for servers, and this one runs in process"
     elif guardrail.url is not None:
         parts = urlsplit(guardrail.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             yield f"{where}.url = {guardrail.url!r}: must be an http or https URL without a user"
         elif is_metadata_host(parts.hostname):
-            yield f"{where}.url = {guardrail.url!r}: clouds have their metadata there"
+            yield f"{where}.url = {guardrail.url!r}: this is the metadata address of a cloud"
         if guardrail.options:
-            yield f"{where}.options: they are of classes in process, and this is a server"
+            yield f"{where}.options: they are for classes in process, and this is a server"
 
 
 _DAY_MINUTES = 24 * 60
@@ -92,7 +92,7 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
         others = [other for other in (all_names if target.fallback_named else target_names) if other != target.name]
         for name in target.fallback or ():
             if name not in others:
-                yield f"{where}.fallback: {name!r} is no other target; there are {', '.join(others) or 'none'}"
+                yield f"{where}.fallback: {name!r} is not another target; there are {', '.join(others) or 'none'}"
         if target.number == 0:
             names = ", ".join(tier.name for tier in catalog.tiers)
             yield f"{where}.stands_for = {target.stands_for!r}: no such tier; there are {names}"
@@ -100,7 +100,7 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
         where = f"tiers '{tier.name}'.fallback"
         for name in tier.fallback or ():
             if name not in all_names:
-                yield f"{where}: {name!r} is no tier or target; there are {', '.join(all_names)}"
+                yield f"{where}: {name!r} is not a tier or target; there are {', '.join(all_names)}"
             elif catalog.numbered(name) == tier.number:
                 yield f"{where}: {name!r} is the tier itself; leave it out"
         counts = Counter(catalog.numbered(name) or name for name in tier.fallback or ())
@@ -112,7 +112,7 @@ def check_routing_rules(catalog: Catalog) -> Iterator[str]:
     """Yield what is wrong with the rules, naming rule and field."""
     for name, count in Counter(rule.name for rule in catalog.rules).items():
         if count > 1:
-            yield f"rules: the name {name!r} stands {count} times; names must be unique"
+            yield f"rules: the name {name!r} occurs {count} times; names must be unique"
     for rule in catalog.rules:
         where = f"rules '{rule.name}'"
         yield from _check_when(f"{where}.when", rule.when)
@@ -130,7 +130,7 @@ def _check_names(catalog: Catalog, where: str, rule: RuleSpec) -> Iterator[str]:
     all_names = _known(catalog)
     for name in rule.allow or ():
         if name not in all_names:
-            yield f"{where}.allow: {name!r} is no tier or target; there are {', '.join(all_names)}"
+            yield f"{where}.allow: {name!r} is not a tier or target; there are {', '.join(all_names)}"
     if rule.floor is not None and catalog.numbered(rule.floor) is None:
         names = ", ".join(tier.name for tier in catalog.tiers)
         yield f"{where}.floor = {rule.floor!r}: no such tier; there are {names}"
@@ -142,9 +142,9 @@ def _check_bounds(catalog: Catalog, where: str, rule: RuleSpec) -> Iterator[str]
     left = bounds_of(catalog, rule)
     if not left.tiers:
         if rule.floor is None:
-            yield f"{where}.allow: names targets alone; name at least one tier, which they stand in for"
+            yield f"{where}.allow: names only targets; add a tier that they stand in for"
         else:
-            yield f"{where}.floor = {rule.floor!r}: beyond every tier that allow names; no tier would be left"
+            yield f"{where}.floor = {rule.floor!r}: is above every tier in allow, so no tier would be left"
         return
     if rule.target is None:
         return
@@ -164,7 +164,7 @@ def _check_when(where: str, when: RuleWhen) -> Iterator[str]:
         elif minutes[0] == minutes[1]:
             yield f"{where}.hour = {when.hour!r}: begins and ends at the same minute; leave it out for the whole day"
     elif when.time_zone != "UTC":
-        yield f"{where}.time_zone: is that of hour, which is not given"
+        yield f"{where}.time_zone: belongs to hour, which is missing; give hour too"
     try:
         ZoneInfo(when.time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -220,14 +220,14 @@ def _idle_rules(catalog: Catalog) -> Iterator[str]:
         left = bounds_of(catalog, rule)
         everything = len(left.tiers) == len(catalog.tiers) and len(left.targets) == len(catalog.targets)
         if everything and rule.target is None and rule.quality is None:
-            yield f"rule {rule.name}: leaves every tier and target, so it changes nothing"
+            yield f"rule {rule.name}: allows every tier and target, so it changes nothing"
 
 
 def _conflicts(catalog: Catalog) -> Iterator[str]:
     for rule, other in combinations(catalog.rules, 2):
         left = bounds_of(catalog, rule).tiers & bounds_of(catalog, other).tiers
         if not left and _may_both_match(rule.when, other.when):
-            yield f"rules {rule.name} and {other.name}: leave no tier together; requests that both match are refused"
+            yield f"rules {rule.name} and {other.name}: leave no tier together; AIO refuses requests that match both"
 
 
 def _may_both_match(first: RuleWhen, second: RuleWhen) -> bool:
@@ -262,7 +262,7 @@ def _known(catalog: Catalog) -> list[str]:
 
 
 def _chain(tier: TierSpec) -> str:
-    return " → ".join([tier.name, *tier.fallback]) if tier.fallback else "none; its failures are the caller's"
+    return " → ".join([tier.name, *tier.fallback]) if tier.fallback else "none; the caller gets its failures"
 
 
 def _conditions(when: RuleWhen) -> str:

@@ -100,7 +100,7 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         if embedding.name in answering:
             yield f"{where}: a model that answers has this name; choose another"
         if embedding.input_usd_per_million is None:
-            yield f"{where}: the price list has no price of it; give input_usd_per_million"
+            yield f"{where}: the price list has no price for it; give input_usd_per_million"
         if embedding.provider is not None or embedding.url is not None:
             yield from _check_remote_embedding(where, embedding)
         elif (embedding.model is None) == (embedding.path is None):
@@ -108,7 +108,7 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
         elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
-            yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
+            yield f"{where}: layer and pooling are for a core's model; AIO averages an encoder's last state"
 
 
 def _check_remote_embedding(where: str, embedding: EmbeddingSpec) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _check_remote_embedding(where: str, embedding: EmbeddingSpec) -> Iterator[st
 
     unwanted = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
     if embedding.model is None or unwanted or embedding.shortenable or embedding.pooling != "mean":
-        yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
+        yield f"{where}: a server elsewhere needs model, and has no path, layer, pooling or shortenable"
     if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
-        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
+        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings in OpenAI's form; give a url"
     elif embedding.url is not None:
         yield from check_url(f"{where}.url", embedding.url)
     yield from check_key_name(where, embedding.api_key_env)
@@ -148,7 +148,7 @@ def _check_group(group: GpuGroupSpec) -> Iterator[str]:
     if group.kv_bytes <= 0:
         yield f"{where}: the weights do not fit:\n    " + "\n    ".join(group.memory_lines())
     if group.cards % group.pipeline:
-        yield f"{where}: {group.cards} cards make no {group.pipeline} equal stages; pipeline must divide cards"
+        yield f"{where}: {group.cards} cards cannot make {group.pipeline} equal stages; pipeline must divide cards"
         return
     for model in group.models:
         if model.num_kv_heads % group.tensor:
@@ -157,7 +157,7 @@ def _check_group(group: GpuGroupSpec) -> Iterator[str]:
                 f"split over {group.tensor} cards; the number of cards must divide them"
             )
         if model.num_layers < group.pipeline:
-            yield f"{where}, model '{model.name}': {model.num_layers} layers make no {group.pipeline} stages"
+            yield f"{where}, model '{model.name}': {model.num_layers} layers cannot make {group.pipeline} stages"
         yield from _check_draft(f"{where}, model '{model.name}'", model, group.models, group.knobs, "group")
     yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
     yield from _check_prefixes(where, group.prefixes, [m.name for m in group.models])
@@ -181,7 +181,7 @@ def _check_prefixes(where: str, prefixes: Sequence[PrefixSpec], models: Sequence
         if not prefix.messages:
             yield f"{entry}.messages: is empty; give the messages that chats begin with"
         elif prefix.messages[-1].role == "user":
-            yield f"{entry}.messages: ends with a user's; end it with a system prompt or an example's answer"
+            yield f"{entry}.messages: the last message is a user's; end with a system prompt or an example's answer"
 
 
 def _check_draft(
@@ -265,7 +265,7 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
             f"answer, mean_latency_ms = {tier.mean_latency_ms:g}"
         )
     if tier.remote is None and tier.max_output_tokens is not None:
-        yield f"{where}.max_output_tokens: of a server elsewhere; a model in process is bounded by max_tokens"
+        yield f"{where}.max_output_tokens: only for a server elsewhere; set max_tokens for a model in process"
     if tier.default_max_tokens is not None and 0 < tier.max_tokens < tier.default_max_tokens:
         yield (
             f"{where}.default_max_tokens = {tier.default_max_tokens}: must not pass max_tokens = {tier.max_tokens}, "
@@ -337,11 +337,11 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
     if remote.kind in PROVIDER_KINDS and len({server.base_url for server in remote.servers}) > 1:
         yield f"{where}: a provider of kind '{remote.kind}' has one address; give base_url"
     if not remote.is_triton and remote.tokenizer is not None:
-        yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
+        yield f"{where}.tokenizer: is only for Triton; a server of kind '{remote.kind}' has a template of its own"
     if remote.kind != "triton-tensorrt-llm" and (remote.cumulative_text or remote.whole_path != "generate"):
         yield f"{where}: cumulative_text and whole_path are for kind 'triton-tensorrt-llm', not for '{remote.kind}'"
     if remote.responses != "never" and remote.kind not in ("openai-provider", "azure"):
-        yield f"{where}.responses: OpenAI's providers have that API, and no server of kind '{remote.kind}'"
+        yield f"{where}.responses: a server of kind '{remote.kind}' does not have that API; OpenAI's providers do"
     if remote.is_triton and not re.fullmatch(r"[A-Za-z0-9._-]+", remote.model):
         yield f"{where}.model = {remote.model!r}: expected the name of a model in Triton's repository"
     if remote.read_timeout_seconds > remote.total_timeout_seconds:
@@ -391,7 +391,7 @@ def _check_callers(where: str, remote: RemoteSpec) -> Iterator[str]:
     if remote.is_triton:
         yield f"{where}.credentials = 'caller': a server of kind '{remote.kind}' takes none"
     if not remote.model:
-        yield f"{where}.model: is needed where credentials = 'caller': nothing else asks the server which it has"
+        yield f"{where}.model: is needed with credentials = 'caller', because AIO cannot ask the server for its models"
 
 
 def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterator[str]:
@@ -416,7 +416,7 @@ def check_url(where: str, base_url: str) -> Iterator[str]:
     elif url.scheme not in ("http", "https") or not url.hostname or not port_is_valid or url.query or url.fragment:
         yield f"{where} = {base_url!r}: expected http://HOST[:PORT]/PATH or https://…, without query and fragment"
     elif is_metadata_host(url.hostname):
-        yield f"{where} = {base_url!r}: clouds have their metadata there; no model server does"
+        yield f"{where} = {base_url!r}: this is the metadata address of a cloud, and not a model server"
 
 
 def check_key_name(where: str, name: str | None) -> Iterator[str]:
@@ -432,7 +432,7 @@ def _check_aliases(catalog: Catalog) -> Iterator[str]:
     allowed = list(dict.fromkeys(["auto", *tiers, *models, *others]))
     for name, target in catalog.aliases.items():
         if not name or name == "auto" or name in tiers:
-            yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"
+            yield f"aliases: {name!r} cannot be an alias; auto and the tiers keep their names"
         elif target not in allowed and target.rpartition(":")[0] not in allowed:
             yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(allowed)}"
 
@@ -457,7 +457,7 @@ def _check_costs(catalog: Catalog) -> Iterator[str]:
 def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
     for name, count in Counter(names).items():
         if count > 1:
-            yield f"{where}: the name {name!r} stands {count} times; names must be unique: rename or remove one"
+            yield f"{where}: the name {name!r} occurs {count} times; names must be unique: rename or remove one"
 
 
 def _where(tier: TierSpec) -> str:

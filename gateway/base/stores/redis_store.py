@@ -46,7 +46,7 @@ def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redi
     """
     require_extra("redis", "AIO_REDIS_URL")
     if not _ADDRESS.match(url):
-        raise SettingsError("AIO_REDIS_URL is no address of a Redis: give redis://[:password@]host:port/number")
+        raise SettingsError("AIO_REDIS_URL is not the address of a Redis: give redis://[:password@]host:port/number")
     _require_files(url)
     # Imported here: a gateway without Redis is installed without its client.
     from redis.asyncio import Redis

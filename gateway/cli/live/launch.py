@@ -173,9 +173,9 @@ def _check_gateway(url: str, key: str | None) -> None:
         answer = ask("GET", address, timeout=SECONDS, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise click.ClickException(
-            f"no answer from {url} ({error}); is `aio serve` running there? --url says where"
+            f"no answer from {url} ({error}). Is `aio serve` running there? Name another address with --url."
         ) from error
     if answer.status_code == 401:
-        raise click.ClickException(f"{url} refuses the key; give one of the gateway as --key or in {KEY_VARIABLE}")
+        raise click.ClickException(f"{url} refuses the key. Give a key of the gateway with --key or in {KEY_VARIABLE}")
     if not answer.is_success or "application/json" not in answer.headers.get("content-type", ""):
         raise click.ClickException(f"{url} answered {answer.status_code} and is not an AIO server")

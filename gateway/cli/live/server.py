@@ -36,7 +36,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             answer = ask(method, address, timeout=timeout, headers=headers, json=body, params=query)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise click.ClickException(
-                f"no answer from {self.url} ({error}); is `aio serve` running there? --url says where"
+                f"no answer from {self.url} ({error}). Is `aio serve` running there? Name another address with --url."
             ) from error
         try:
             content = msgspec.json.decode(answer.content)

@@ -121,14 +121,16 @@ def _between(options: CostOptions, *, as_json: bool) -> None:
 
     strong, cheap, requests = options.strong, options.cheap, options.requests
     if strong is None or cheap is None:
-        raise click.UsageError("--from and --to go together: the model of now, and the one for easy requests")
+        raise click.UsageError("give --from, the model that you use now, and --to, the model for easy requests")
     usual = ((options.prompt_tokens, PROMPT_TOKENS), (options.answer_tokens, ANSWER_TOKENS))
     tokens = [default if count is None else count for count, default in usual]
     easy, check_rate = options.easy / 100, options.check_rate
     prices = [_price_of(cheap), _price_of(strong)]
     each = [request_cost_usd(price, tokens[0] * 1000, tokens[1] * 1000) / 1000 for price in prices]
     if each[1] <= each[0]:
-        raise click.UsageError(f"{cheap} costs ${each[0]:.6f} a request, not less than ${each[1]:.6f} of {strong}")
+        raise click.UsageError(
+            f"{cheap} costs ${each[0]:.6f} a request, which is not less than {strong} (${each[1]:.6f})"
+        )
     shares = (easy, 1 - easy)
     blended = blended_cost(each, shares, baseline_cost=each[1], check_rate=check_rate, checked_tiers=[1])
     now, then, checked = (

@@ -111,7 +111,7 @@ def named_model(catalog: "Catalog", name: str) -> "NamedModel":
 
     if name not in catalog.model_paths:
         names = ", ".join(catalog.model_paths) or "none"
-        raise click.UsageError(f"{name!r} is no model of the catalogue; its models are: {names}")
+        raise click.UsageError(f"{name!r} is not a model of the catalogue; its models are: {names}")
     return NamedModel(name=name, path=catalog.model_paths[name])
 
 

@@ -251,7 +251,7 @@ def _digest(name: str, secret: str, variable: str) -> bytes:
         return digest
     if (bits := entropy_bits(secret)) < NEEDED_BITS:
         raise SettingsError(
-            f"{variable}: the key of {name!r} has about {bits:.0f} bits of entropy, by its length and alphabet without "
-            f"repetition, sequences and words; {NEEDED_BITS} are needed: `aio new-key {name}` makes a key"
+            f"{variable}: the key of {name!r} is too weak: it has about {bits:.0f} bits of entropy, without "
+            f"repetition, sequences and words, and {NEEDED_BITS} are needed. `aio new-key {name}` makes a strong key"
         )
     return digest_of(secret)

@@ -385,8 +385,8 @@ def _demand_https(what: str, address: str) -> None:
     try:
         url = httpx.URL(address)
     except (httpx.InvalidURL, ValueError):
-        raise SettingsError(f"{what} is no URL") from None
+        raise SettingsError(f"{what} is not a URL") from None
     if not url.host or (url.port or 1) > 65_535:
-        raise SettingsError(f"{what} is no URL")
+        raise SettingsError(f"{what} is not a URL")
     if url.scheme != "https" and not (url.scheme == "http" and url.host in _LOCAL):
         raise SettingsError(f"{what} must begin with https://")

@@ -39,10 +39,10 @@ def test_own_prices_providers_names_and_lengths_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--from", "gpt-5"), "--from and --to go together"),
+        (("--from", "gpt-5"), "give --from, the model that you use now, and --to"),
         (("--from", "gtp-5-mini", "--to", "gpt-5"), "the price list has no 'gtp-5-mini'; it has gpt-5-mini"),
         (("--from", "gpt-5", "--to", "qwen3-8b"), "dollars per million tokens in/out such as 0.05/0.15"),
-        (("--from", "gpt-5-mini", "--to", "gpt-5"), "gpt-5 costs $0.003250 a request, not less"),
+        (("--from", "gpt-5-mini", "--to", "gpt-5"), "gpt-5 costs $0.003250 a request, which is not less"),
     ],
 )
 def test_what_cannot_be_compared_says_why(arguments: tuple[str, ...], message: str) -> None:

@@ -51,7 +51,7 @@ def test_figures_are_shown_where_nothing_is_written(versions: Versions, tmp_path
     ("options", "model", "why"),
     [
         ((), "tiny", "give either --examples FILE or --recorded"),
-        (("--recorded",), "other", "'other' is no model of the catalogue; its models are: tiny"),
+        (("--recorded",), "other", "'other' is not a model of the catalogue; its models are: tiny"),
         (("--recorded",), "tiny", "0 examples to train on and 0 to measure with"),
         (("--recorded", "--device", "cuda:99"), "tiny", "--device cuda:99: "),
         (("--recipe", "ladder", "--steps", "522"), "tiny", "`python -m benchmarks ladder MODEL FOLDER` has it"),

@@ -225,15 +225,18 @@ def _is_valid(rule: RuleSpec) -> bool:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ({"allow": ["huge"]}, "rules 'r'.allow: 'huge' is no tier or target; there are small, medium, large, backup"),
+        (
+            {"allow": ["huge"]},
+            "rules 'r'.allow: 'huge' is not a tier or target; there are small, medium, large, backup",
+        ),
         ({"floor": "backup"}, "rules 'r'.floor = 'backup': no such tier"),
         ({"target": "huge"}, "rules 'r'.target = 'huge': no such tier or target"),
-        ({"allow": ["small"], "floor": "medium"}, "rules 'r'.floor = 'medium': beyond every tier that allow names"),
+        ({"allow": ["small"], "floor": "medium"}, "rules 'r'.floor = 'medium': is above every tier in allow"),
         ({"allow": ["small"], "target": "large"}, "rules 'r'.target = 'large': the rule's own allow or floor"),
         ({"allow": ["small"], "target": "backup"}, "rules 'r'.target = 'backup': the rule's own allow or floor"),
         ({"allow": ["small", "backup"], "target": "backup"}, "stands for medium, which the rule rules out"),
         ({"floor": "large", "target": "small"}, "rules 'r'.target = 'small': the rule's own allow or floor"),
-        ({"allow": ["backup"]}, "rules 'r'.allow: names targets alone"),
+        ({"allow": ["backup"]}, "rules 'r'.allow: names only targets"),
         ({}, "rules 'r': does nothing; give allow, floor, target or quality"),
         ({"floor": "medium", "when": {"hour": "8-18"}}, "rules 'r'.when.hour = '8-18': expected HH:MM-HH:MM"),
         ({"floor": "medium", "when": {"hour": "08:00-08:00"}}, "begins and ends at the same minute"),
@@ -241,7 +244,7 @@ def _is_valid(rule: RuleSpec) -> bool:
             {"floor": "medium", "when": {"hour": "08:00-18:00", "time_zone": "Mars/Olympus"}},
             "rules 'r'.when.time_zone = 'Mars/Olympus': this machine has no such time zone",
         ),
-        ({"floor": "medium", "when": {"time_zone": "Europe/Berlin"}}, "when.time_zone: is that of hour"),
+        ({"floor": "medium", "when": {"time_zone": "Europe/Berlin"}}, "when.time_zone: belongs to hour"),
         ({"floor": "medium", "when": {"min_tokens": 9, "max_tokens": 8}}, "rules 'r'.when.min_tokens = 9: above"),
         ({"floor": "medium", "when": {"language": ["french"]}}, "rules[0].when.language = ['french']"),
         ({"floor": "medium", "when": {"colour": ["red"]}}, "rules[0].when.colour = ['red']: unknown"),
@@ -255,13 +258,13 @@ def test_a_rule_that_cannot_be_meant_refuses_the_catalogue_naming_rule_and_field
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
-    assert "the name 'r' stands 2 times" in problem({"name": "r", "floor": "medium"}, {"name": "r", "floor": "large"})
+    assert "the name 'r' occurs 2 times" in problem({"name": "r", "floor": "medium"}, {"name": "r", "floor": "large"})
 
 
 @pytest.mark.parametrize(
     ("fallback", "said"),
     [
-        (["huge"], "tiers 'small'.fallback: 'huge' is no tier or target"),
+        (["huge"], "tiers 'small'.fallback: 'huge' is not a tier or target"),
         (["tier-1"], "tiers 'small'.fallback: 'tier-1' is the tier itself"),
         (["large", "tier-3"], "tiers 'small'.fallback: 3 is listed more than once"),
     ],
@@ -275,7 +278,7 @@ def test_a_chain_that_cannot_be_meant_refuses_the_catalogue(fallback: list[str],
     [
         ({"name": "small"}, "targets 'small': another tier or target has this name"),
         ({"stands_for": "huge"}, "targets 'backup'.stands_for = 'huge': no such tier"),
-        ({"fallback": ["large"]}, "targets 'backup'.fallback: 'large' is no other target"),
+        ({"fallback": ["large"]}, "targets 'backup'.fallback: 'large' is not another target"),
         ({"url": "ftp://x"}, "targets 'backup'"),
     ],
 )
@@ -294,7 +297,7 @@ def test_a_target_that_cannot_be_meant_refuses_the_catalogue(target: dict[str, A
             [{"name": "a", "target": "small"}, {"name": "b", "when": {"team": ["x"]}, "target": "large"}],
             "rule b: its target never applies, because rule a before it always does too",
         ),
-        ([{"name": "a", "floor": "small"}], "rule a: leaves every tier and target, so it changes nothing"),
+        ([{"name": "a", "floor": "small"}], "rule a: allows every tier and target, so it changes nothing"),
     ],
 )
 def test_what_can_never_apply_is_warned_of(rules: list[dict[str, Any]], said: str) -> None:

@@ -30,7 +30,7 @@ async def test_without_an_url_there_is_no_store() -> None:
     "url", ["redis://:6379", "redis://:secret@:6379", "localhost:6379", "redis://h:secret", "http://h", "unix:"]
 )
 def test_what_is_no_address_of_a_redis_is_refused_in_words_without_a_password(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"AIO_REDIS_URL is no address .* give redis://") as refused:
+    with pytest.raises(SettingsError, match=r"AIO_REDIS_URL is not the address .* give redis://") as refused:
         RedisStore(url)
     assert "secret" not in str(refused.value)
 

@@ -330,7 +330,7 @@ def test_a_channel_has_a_title_for_people_without_secrets(address: str, title: s
 
 
 def test_an_address_that_is_no_url_is_refused_without_repeating_it() -> None:
-    with pytest.raises(SettingsError, match="address 1 is no URL") as caught:
+    with pytest.raises(SettingsError, match="address 1 is not a URL") as caught:
         channels_of(Settings(alert_urls="json://[s3cret/"))
     assert "s3cret" not in str(caught.value)
 

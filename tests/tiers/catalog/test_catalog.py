@@ -148,8 +148,8 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([lambda t: t["tiers"].extend(t["tiers"] * 2)], "tiers: there are 12; a catalogue has 2 to 8: remove 4"),
         ([put("tiers.1.number", 1)], "numbers are [1, 1, 3, 4]; they must be 1 to 4 in this order"),
         ([put("tiers.0.number", 9)], "tiers[0].number = 9"),
-        ([put("tiers.1.name", "tier-1")], "tiers: the name 'tier-1' stands 2 times; names must be unique: rename"),
-        ([put("core.models.1.name", "smollm2-int4")], "models: the name 'smollm2-int4' stands 2 times"),
+        ([put("tiers.1.name", "tier-1")], "tiers: the name 'tier-1' occurs 2 times; names must be unique: rename"),
+        ([put("core.models.1.name", "smollm2-int4")], "models: the name 'smollm2-int4' occurs 2 times"),
         (
             [put("tiers.0.model", "gpt")],
             "tiers 'tier-1'.model = 'gpt': unknown; models of this catalogue: smollm2",
@@ -195,7 +195,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ),
         ([make_remote(base_urls=["http://a/v1"])], "exactly one of base_url, base_urls, replicas and engine"),
         ([make_replicated("http://a/v1", "ftp://b/v1")], "remote.base_urls[1] = 'ftp://b/v1': expected http://"),
-        ([make_replicated("http://a/v1", "http://a/v1/")], "the name 'http://a/v1' stands 2 times"),
+        ([make_replicated("http://a/v1", "http://a/v1/")], "the name 'http://a/v1' occurs 2 times"),
         (
             [make_replicated("http://a/v1", balancing={"retry_share": 2})],
             "tiers[0].remote.balancing.retry_share = 2: must be 1 or less",
@@ -266,10 +266,10 @@ def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -
         ([put("gpu_groups.0.models.0.weights", "int3")], "models[0].weights = 'int3': allowed:"),
         ([put("gpu_groups.0.device", "tpu")], "gpu_groups[0].device = 'tpu': allowed: "),
         ([put("gpu_groups.1.cards", 3)], "8 KV heads cannot be split over 3 cards"),
-        ([put("gpu_groups.1.pipeline", 3)], "4 cards make no 3 equal stages; pipeline must divide cards"),
+        ([put("gpu_groups.1.pipeline", 3)], "4 cards cannot make 3 equal stages; pipeline must divide cards"),
         (
             [put("gpu_groups.1.cards", 128), put("gpu_groups.1.pipeline", 128)],
-            "80 layers make no 128 stages",
+            "80 layers cannot make 128 stages",
         ),
     ],
 )

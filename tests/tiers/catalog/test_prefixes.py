@@ -32,7 +32,7 @@ def test_prefixes_reach_the_cores_that_pin_them() -> None:
         ({"tenant": "team"}, "core.prefixes 'shop': give either tenant"),
         ({"models": ["gpt"]}, "core.prefixes 'shop'.models: no such model here: gpt; there are smollm2-int4"),
         ({"messages": []}, "core.prefixes 'shop'.messages: is empty"),
-        ({"messages": [SYSTEM, {"role": "user", "content": "Hi"}]}, "'shop'.messages: ends with a user's"),
+        ({"messages": [SYSTEM, {"role": "user", "content": "Hi"}]}, "'shop'.messages: the last message is a user's"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "core.prefixes[0].messages[0].role"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_tier_may_have_several_keys_with_limits_of_their_own(tier: dict[str, A
     [
         ({"url": "http://a/v1", "api_keys": [{"env": "sk-abc"}]}, "the name of an environment variable, not a key"),
         ({"url": "http://a/v1", "api_keys": KEYS, "api_key_env": "KEY_C"}, "api_key_env and api_keys are both set"),
-        ({"url": "http://a/v1", "api_keys": [{"env": "KEY_A"}, {"env": "KEY_A"}]}, "stands 2 times"),
+        ({"url": "http://a/v1", "api_keys": [{"env": "KEY_A"}, {"env": "KEY_A"}]}, "occurs 2 times"),
         ({"url": "http://a/v1", "api_keys": [{"env": "KEY_A", "requests_per_minute": 0}]}, "requests_per_minute = 0"),
         ({"remote": {"base_urls": ["http://a/v1"], "api_keys": KEYS}}, "api_keys: for one base_url"),
     ],

@@ -182,7 +182,7 @@ async def test_a_server_that_does_not_tell_is_judged_by_what_is_known_here() -> 
 @pytest.mark.parametrize(
     ("remote", "said"),
     [
-        ({"kind": "vllm", "tokenizer": "x"}, "only Triton is sent text"),
+        ({"kind": "vllm", "tokenizer": "x"}, "tokenizer: is only for Triton"),
         ({"kind": "triton-vllm", "whole_path": "infer"}, "triton-tensorrt-llm"),
         ({"kind": "openai", "cumulative_text": True}, "triton-tensorrt-llm"),
     ],

@@ -325,7 +325,7 @@ def _usage_at_end(tail: bytes) -> dict[str, Any] | None:
 def _not_shown(spec: TierSpec, hidden: str, mark: PrivateMark | None) -> ApiError:
     if hidden == NO_CREDENTIAL:
         return ApiError(
-            403, f"{spec.name} answers with your own credential alone: send it as {HEADER}.", param=HEADER,
+            403, f"{spec.name} answers only with your own credential. Send it as {HEADER}.", param=HEADER,
             code="upstream_authorization_missing",
         )  # fmt: skip
     message, param = f"{spec.name} may not see this request: {hidden}.", "model"

@@ -57,7 +57,7 @@ def server_of(fields: Fields, environ: Mapping[str, str], mode: str) -> Server |
     url = texts["url"] or (f"https://{texts['resource']}.openai.azure.com" if texts["resource"] else "")
     url = (url or _address_of(name, environ)).rstrip("/")
     if url and urlsplit(url).scheme not in ("http", "https"):
-        return f"its address {url!r} is no URL"
+        return f"its address {url!r} is not a URL"
     if not name:
         return f"no provider is known for {model!r}: write provider/model"
     if not model:

@@ -166,8 +166,8 @@ async def test_the_dashboard_shows_and_changes_them(gateway: RunningGateway) -> 
             'aliases = { "gpt-4o" = "tier-9" }',
             "aliases.'gpt-4o' = 'tier-9': unknown; an alias may stand for auto, tier-1",
         ),
-        ('aliases = { "auto" = "tier-1" }', "aliases: 'auto' is no name for an alias"),
-        ('aliases = { "tier-1" = "auto" }', "aliases: 'tier-1' is no name for an alias"),
+        ('aliases = { "auto" = "tier-1" }', "aliases: 'auto' cannot be an alias"),
+        ('aliases = { "tier-1" = "auto" }', "aliases: 'tier-1' cannot be an alias"),
         ('aliases = { "a" = 1 }', "aliases"),
     ],
 )

@@ -84,7 +84,7 @@ def test_stores_are_asked_and_one_that_does_not_answer_is_a_problem(
     assert "problem: the Redis at redis://:***@127.0.0.1:1/0 does not answer (ConnectionError)" in away.output
     assert "problem: the database at postgresql://aio:***@127.0.0.1:1/aio does not answer (Conn" in away.output
     assert SECRET not in away.output
-    assert "problem: AIO_REDIS_URL is no address of a Redis" in nonsense.output
+    assert "problem: AIO_REDIS_URL is not the address of a Redis" in nonsense.output
 
 
 def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatc
     [
         (['name = "a"\nurl = "http://127.0.0.1:1/v1"'], "there are 1; a catalogue has 2 to 8: add another [[tiers]]"),
         ([f'name = "a{n}"\nurl = "http://127.0.0.1:1/v1"' for n in range(9)], "there are 9; a catalogue has 2 to 8"),
-        (['name = "a"\nurl = "http://127.0.0.1:1/v1"'] * 2, "the name 'a' stands 2 times"),
+        (['name = "a"\nurl = "http://127.0.0.1:1/v1"'] * 2, "the name 'a' occurs 2 times"),
         (['name = "a"\nurk = "http://127.0.0.1:1/v1"', 'name = "b"\nmodel = "x"'], "did you mean url?"),
         ([], "has no tiers: write two or more [[tiers]]"),
     ],
@@ -186,7 +186,7 @@ floor = "b"
         ("a", 1, False), ("b", 2, False), ("spare", 1, True), ("idle", 2, True),
     ]  # fmt: skip
     assert "fallback of a: a → spare → b" in result.output
-    assert "fallback of b: none; its failures are the caller's" in result.output
+    assert "fallback of b: none; the caller gets its failures" in result.output
     assert f"target spare: spare at {second.url}, counts as tier 1" in result.output
     assert "rule night: team research or sales, 22:00-06:00 UTC → allows a" in result.output
     assert "rule strict: every request → at least b" in result.output

@@ -130,7 +130,7 @@ def test_texts_in_traces_are_said_with_their_receiver_and_a_warning_unless_they_
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
-        ({"AIO_TRACE_CONTENT": "both"}, "AIO_TRACE_CONTENT=both: no traces are exported; set AIO_TRACE_EXPORTER, too"),
+        ({"AIO_TRACE_CONTENT": "both"}, "AIO_TRACE_CONTENT=both: AIO exports no traces; set AIO_TRACE_EXPORTER too"),
         (OTLP | {"AIO_OTLP_ENDPOINT": "collector:4318"}, "must be an http or https URL with a host"),
         (OTLP | {"AIO_OTLP_ENDPOINT": "http://169.254.169.254"}, "is a cloud's metadata address"),
     ],
