@@ -77,7 +77,7 @@ async def session_caller(connection: Connection) -> Caller | None:
         return await access_of(connection).sessions.caller(token)
     except SessionsUnavailableError:
         raise ApiError(
-            503, "The database is down, so nobody can be signed in now. Try again later.", code="database_unavailable"
+            503, "The database is down, so AIO knows no sessions now. Try again later.", code="database_unavailable"
         ) from None
 
 
