@@ -226,7 +226,7 @@ def test_a_weak_chosen_key_stops_the_start_without_being_shown(
     with started(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as process:
         assert process.wait(ENDED_SECONDS) != 0
     said = (tmp_path / "data" / "log").read_text()
-    assert f"{variable}: the key of 'ops' has about" in said
+    assert f"{variable}: the key of 'ops' is too weak: it has about" in said
     assert "`aio new-key ops` makes a key" in said
     assert weak not in said
     assert "Traceback" not in said

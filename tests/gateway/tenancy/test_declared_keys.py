@@ -218,7 +218,7 @@ def test_a_guessable_secret_is_refused(file: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ADA_SECRET", "correct-horse")
     result = ran("apply", file)
     assert result.exit_code == 1
-    assert "[[keys]] ada, secret_env: ADA_SECRET: the key of 'ada' has about" in result.stderr
+    assert "[[keys]] ada, secret_env: ADA_SECRET: the key of 'ada' is too weak: it has about" in result.stderr
     assert "correct-horse" not in result.stderr
 
 
