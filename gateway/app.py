@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.footprint import trim_heap
-from gateway.base.settings import Settings
+from gateway.base.settings import Settings, SettingsError
 from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.redis_store import RedisStore, open_redis
 from gateway.base.stores.retries import background, retry_until_success
@@ -79,6 +79,8 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
+    from gateway.runtime.chat_queue.chat_worker import ChatWorker
+    from gateway.runtime.chat_queue.queued_tier import ChatQueue
     from quality.evaluation.others_models import OthersModels
     from tiers.remote.embedding_client import EmbeddingClient
 
@@ -129,7 +131,10 @@ def create_app(
             yield
             # The server has waited for its callers already.
             seconds = operations.readiness.begin_shutdown(settings.drain_seconds)
-            left, _ = await asyncio.gather(serving.service.drain(seconds), operations.jobs.drain(seconds))
+            worker_drain = () if composition.chat_worker is None else (composition.chat_worker.drain(seconds),)
+            left, *_ = await asyncio.gather(
+                serving.service.drain(seconds), operations.jobs.drain(seconds), *worker_drain
+            )
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
@@ -244,6 +249,10 @@ class Composition:
         self._tiers, self._classifier, self._cores = tiers, classifier, cores
         self.metrics = Metrics()
         self._screen = _screen_of(self.metrics, catalog)
+        if settings.chat_queue != "off" and not settings.redis_url:
+            raise SettingsError(f"AIO_CHAT_QUEUE={settings.chat_queue} needs AIO_REDIS_URL, where the queue is")
+        self._chat_queue: ChatQueue | None = None
+        self.chat_worker: ChatWorker | None = None
         if settings.gpu_exporters:
             from gateway.telemetry.gpu_exporters import GpuExporters
 
@@ -262,7 +271,40 @@ class Composition:
         await models.engine.first_tier_serves()
         jobs = answering.jobs
         await self.stack.enter_async_context(jobs.working(LineAnswers(answering.serving, stores.tenancy, jobs.files)))
+        if self.settings.chat_queue == "take" and stores.redis is not None:
+            await self._start_chat_worker(stores.redis, models.engine)
         return operations
+
+    async def _start_chat_queue(self, redis: RedisStore, cores: list[str]) -> Mapping[str, CoreClient]:
+        """Queue what the tiers are asked; return the clients of the cores that workers have."""
+        from gateway.runtime.chat_queue.queued_tier import ChatQueue
+
+        settings = self.settings
+        queue = self._chat_queue = ChatQueue(
+            redis,
+            settings.redis_url,
+            settings.chat_queue_lease_seconds,
+            settings.chat_queue_waiting,
+            self.metrics.chat_queue.show,
+        )
+        await self.stack.enter_async_context(queue.running())
+        return queue.cores(cores)
+
+    async def _start_chat_worker(self, redis: RedisStore, engine: Engine) -> None:
+        """Answer chats of the queue."""
+        from gateway.runtime.chat_queue.chat_worker import ChatWorker
+
+        settings = self.settings
+        worker = self.chat_worker = ChatWorker(
+            redis,
+            settings.redis_url,
+            settings.chat_queue_lease_seconds,
+            lambda: [*engine.tiers.values(), *engine.targets.values()],
+            engine.cores,
+            settings.chat_queue_concurrency,
+            lambda: self.metrics.chat_queue.redelivered.add(()),
+        )
+        await self.stack.enter_async_context(worker.working())
 
     async def _start_stores(self) -> Stores:
         """Start what keeps records, and what limits callers."""
@@ -288,14 +330,19 @@ class Composition:
         threads = TextThreads(when_quiet=trim_heap)
         stack.callback(threads.close)
         engines: Mapping[str, StatusOf] = {}
-        if self._tiers is None and catalog.engines:
+        cores, queued = self._cores, None
+        if settings.chat_queue == "put" and stores.redis is not None:
+            names = catalog.core_names if self._tiers is None else []
+            cores = await self._start_chat_queue(stores.redis, names)
+            queued = None if self._chat_queue is None else self._chat_queue.queued
+        elif self._tiers is None and catalog.engines:
             from gateway.runtime.engines.running_engines import running_engines
 
             # Of several processes behind one port, their supervisor runs them.
             running = running_engines(catalog, settings.data_path, owned=self._peers is None)
             engines = (await stack.enter_async_context(running)).status
         engine = await stack.enter_async_context(
-            running_engine(settings, catalog, self._tiers, self._cores, threads, engines, self._load_failed)
+            running_engine(settings, catalog, self._tiers, cores, threads, engines, self._load_failed, queued)
         )
         embedders = {spec.name: _embedder(spec, engine.cores) for spec in catalog.embeddings}
         stack.push_async_callback(close_clients, embedders)
@@ -545,6 +592,7 @@ class Composition:
             self.catalog,
             models.engine.targets,
             models.embedders,
+            None if self._chat_queue is None else self._chat_queue.queued,
         )
 
     async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:

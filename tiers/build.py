@@ -23,33 +23,22 @@ from tiers.local.text_threads import TextThreads
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 
-class ReloadableTier(Tier):
-    """Delegates to the active tier. Running answers stay with the tier that started them."""
+class DelegatingTier(Tier):
+    """Does what `tier` does, and is what it is."""
 
-    def __init__(self, current: Tier) -> None:
-        self.exchange(current)
-        self.is_started = False
-
-    def exchange(self, tier: Tier) -> None:
-        """Make `tier`, which has been started, the active one. The caller closes the previous tier."""
-        self._current, self.is_started = tier, True
+    def __init__(self, tier: Tier) -> None:
+        self._current = tier
         self._take_attributes()
-
-    def active_tier(self) -> Tier:
-        return self._current
 
     async def prepare(self) -> None:
         await self._current.prepare()
 
     async def start(self) -> None:
-        if not self.is_started:
-            current = self._current
-            await current.start()
-            self.is_started = current is self._current or self.is_started
-            self._take_attributes()
+        await self._current.start()
+        self._take_attributes()
 
     def _take_attributes(self) -> None:
-        """Show what the active tier is; its server's model and context are known once it has started."""
+        """Show what the tier is; its server's model and context are known once it has started."""
         tier = self._current
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
@@ -84,14 +73,41 @@ class ReloadableTier(Tier):
         return self._current.tokenizer
 
     def load(self) -> TierLoad:
-        load = self._current.load()
-        return load if self.is_started else msgspec.structs.replace(load, healthy=False)
+        return self._current.load()
 
     def queues(self) -> dict[str, int]:
         return self._current.queues()
 
     def replicas(self) -> list[ReplicaStatus]:
         return self._current.replicas()
+
+
+class ReloadableTier(DelegatingTier):
+    """Delegates to the active tier. Running answers stay with the tier that started them."""
+
+    def __init__(self, current: Tier) -> None:
+        super().__init__(current)
+        self.is_started = False
+
+    def exchange(self, tier: Tier) -> None:
+        """Make `tier`, which has been started, the active one. The caller closes the previous tier."""
+        self._current, self.is_started = tier, True
+        self._take_attributes()
+
+    def active_tier(self) -> Tier:
+        return self._current
+
+    async def start(self) -> None:
+        """See `Tier.start`; one that has been exchanged meanwhile is started."""
+        if not self.is_started:
+            current = self._current
+            await current.start()
+            self.is_started = current is self._current or self.is_started
+            self._take_attributes()
+
+    def load(self) -> TierLoad:
+        load = super().load()
+        return load if self.is_started else msgspec.structs.replace(load, healthy=False)
 
 
 T = TypeVar("T", bound=Tier)

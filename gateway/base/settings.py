@@ -11,6 +11,7 @@ from gateway.base.derived_settings import DerivedSettings
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
 RetrainTrigger = Literal["evidence", "share"]
+ChatQueueUse = Literal["off", "put", "take"]
 SpanExport = Literal["none", "console", "otlp"]
 TraceContent = Literal["none", "gen_ai", "openinference", "both"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -251,6 +252,23 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
             description="Seconds after which another worker takes over the batch lines of a worker that died",
         ),
     ] = 30.0
+    chat_queue: Annotated[
+        ChatQueueUse,
+        Meta(
+            description="Chats through a durable queue in Redis: `put` has no models here and leaves every chat to "
+            "processes that `take`, as `aio worker` does unless this is `off`"
+        ),
+    ] = "off"
+    chat_queue_concurrency: Annotated[
+        int, Meta(ge=1, le=4096, description="Chats of the queue that a process which takes them answers at once")
+    ] = 64
+    chat_queue_waiting: Annotated[
+        int, Meta(ge=1, description="Most chats of a tier and a priority that wait in the queue; above: 503")
+    ] = 1000
+    chat_queue_lease_seconds: Annotated[
+        float,
+        Meta(ge=0.5, le=3600, description="Seconds after which another worker takes over the chats of a dead worker"),
+    ] = 5.0
     request_seconds: Annotated[
         float,
         Meta(

@@ -232,7 +232,8 @@ class Supervisor:
                 loop.add_signal_handler(number, self._on_stop, number)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
             loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
-            self._engines = await stack.enter_async_context(running_engines(catalog, self._settings.data_path))
+            if self._settings.chat_queue != "put":
+                self._engines = await stack.enter_async_context(running_engines(catalog, self._settings.data_path))
             self._core_specs = self._specs_of(catalog)
             self._cores = {name: self._core(name) for name in self._core_specs}
             self._gateways = [self._gateway(number) for number in range(self._settings.gateway_workers)]

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, repeat
 from operator import add
 
@@ -138,6 +139,26 @@ class JobMetrics:
         self.running = Gauge("aio_batch_lines_running", "Batch lines being answered here.", registry=own)
         self.waiting = Gauge("aio_batch_lines_waiting", "Batch lines that wait for an answer.", registry=shared)
         self.oldest = Gauge("aio_batch_oldest_seconds", "Age of the oldest open batch.", registry=shared)
+
+
+class ChatQueueMetrics:
+    """What waits in the chat queue, in `shared`; what this process answers of it, in `own`."""
+
+    def __init__(self, own: CollectorRegistry, shared: CollectorRegistry) -> None:
+        gauge = partial(Gauge, labelnames=["tier"], registry=shared)
+        self._waiting = gauge("aio_chat_queue_waiting", "Chats that wait in the queue.")
+        self._running = gauge("aio_chat_queue_running", "Chats of the queue that workers answer.")
+        self._oldest = gauge("aio_chat_queue_oldest_seconds", "How long the oldest chat waits in the queue.")
+        self.redelivered = CounterFamily(
+            "aio_chat_queue_redelivered", "Chats of the queue taken over from another worker.", []
+        )
+        own.register(self.redelivered)
+
+    def show(self, tier: str, waiting: int, running: int, oldest_seconds: float) -> None:
+        """Set what is in the queue for a tier."""
+        self._waiting.labels(tier).set(waiting)
+        self._running.labels(tier).set(running)
+        self._oldest.labels(tier).set(oldest_seconds)
 
 
 # Between a sample and the next: a callback that holds the loop for longer is always seen, a shorter one in proportion

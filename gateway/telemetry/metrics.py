@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from gateway.runtime.cores.reading import read_cores
 from gateway.telemetry.alert_rules import queues_elsewhere
 from gateway.telemetry.core_collector import CoreCollector
-from gateway.telemetry.families import JobMetrics, LoopLag
+from gateway.telemetry.families import ChatQueueMetrics, JobMetrics, LoopLag
 from gateway.telemetry.gpus import GpuCollector, Gpus
 from gateway.telemetry.refused_requests import RefusedMetrics
 from gateway.telemetry.request_metrics import RequestMetrics
@@ -48,6 +48,7 @@ class Metrics:
         self.exporters: GpuExporters | None = None
         self.shared.register(self.gpus)
         self.jobs = JobMetrics(self.registry, self.shared)
+        self.chat_queue = ChatQueueMetrics(self.registry, self.shared)
         self.loop_lag = LoopLag(self.registry)
         self.levels = ServiceLevels()
         self.requests = RequestMetrics(self.registry, self.private, self.levels)

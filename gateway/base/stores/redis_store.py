@@ -132,7 +132,7 @@ async def open_redis(url: str) -> AsyncIterator[RedisStore | None]:
         yield store
 
 
-Argument: TypeAlias = int | float | str
+Argument: TypeAlias = int | float | str | bytes
 # Most calls of one round trip: Redis serves no other client while it runs a pipeline's scripts.
 MOST_CALLS = 128
 

@@ -1,5 +1,5 @@
-"""`aio serve`: all of AIO, or one of its two roles; `aio worker`: a process that only answers lines of batches, as many
-as the load needs.
+"""`aio serve`: all of AIO, or one of its two roles; `aio worker`: a process that only answers lines of batches and
+queued chats, as many as the load needs.
 """
 
 from contextlib import suppress
@@ -73,6 +73,8 @@ def serve(own: ServeOptions, **options: Any) -> None:
         refuse_open_access(settings)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
+    if settings.chat_queue == "put" and role != "core":
+        settings = msgspec.structs.replace(settings, role="gateway")
     _set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     if group is not None and role != "core":
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
@@ -291,9 +293,10 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
 @click.option("--port", type=int, default=0, help="Port of probes and metrics. With 0, AIO chooses a free one.")
 @setting_options("catalog", "data_dir", "cache_dir", "database_url", "core_socket", "log_level")
 def worker(**options: Any) -> None:
-    """Answer lines of batches until you interrupt it. Running lines then have AIO_DRAIN_SECONDS to end.
+    """Answer lines of batches and queued chats until you interrupt it. What runs then has AIO_DRAIN_SECONDS to end.
 
-    Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis.
+    Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis. With
+    AIO_CHAT_QUEUE=put in the gateway and here, it answers the gateway's chats.
     """
     from gateway.base.stores.data_folder import private_data_folder
     from gateway.http import worker_app
@@ -303,7 +306,9 @@ def worker(**options: Any) -> None:
     # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
     # key are answered as long as no key is required.
     settings = settings_from(**options, alert_urls="", insecure=True)
-    if not settings.batch_concurrency:
+    if settings.chat_queue != "off":
+        settings = msgspec.structs.replace(settings, chat_queue="take")
+    elif not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     _set_up_telemetry(settings, "worker")
     private_data_folder(settings.data_path)

@@ -74,14 +74,17 @@ class CatalogueReload:
         catalog: CatalogInUse,
         targets: dict[str, Tier] | None = None,
         embedders: "dict[str, Embedder | EmbeddingClient] | None" = None,
+        queued: Callable[[Tier], Tier] | None = None,
     ) -> None:
         """`screen_of`: makes what a catalogue asks for before and after answers; raises `CatalogError`. `targets`:
-        those that are started, by name, and `embedders`; both follow the catalogue."""
+        those that are started, by name, and `embedders`; both follow the catalogue. `queued`: puts the requests of a
+        tier into the chat queue."""
         self._settings, self._service, self._screen_of = settings, service, screen_of
         self._routing, self._classifier = service.routing, classifier
         self._database, self._swap, self._catalog = database, swap, catalog
         self._targets = {} if targets is None else targets
         self._embedders = {} if embedders is None else embedders
+        self._queued: Callable[[Tier], Tier] = (lambda tier: tier) if queued is None else queued
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -123,7 +126,7 @@ class CatalogueReload:
             screen = await asyncio.to_thread(self._screen_of, catalog)
             new_targets = [spec for spec in catalog.targets if spec != before.target(spec.name)]
             elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
-            started = await _started(catalog, [*elsewhere, *new_targets])
+            started = await self._started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
             # A process that never reloads does not import what does it.
             from gateway.inference.embedding.embedder import clients_for
@@ -173,6 +176,18 @@ class CatalogueReload:
         if spec.model is None:
             return spec.remote is not None and spec.remote.engine is not None
         return not self._swap.is_possible or catalog.core_of(spec.model) != CPU_CORE
+
+    async def _started(self, catalog: Catalog, specs: list[TierSpec]) -> list[Tier]:
+        """Start new tiers for `specs`, all of which answer. Raises `CatalogError`."""
+        tiers: list[Tier] = []
+        try:
+            for spec in specs:
+                tiers.append(self._queued(build_remote(catalog, spec)))
+                await tiers[-1].start()
+        except TierError as error:
+            await asyncio.gather(*(tier.close() for tier in tiers))
+            raise CatalogError(f"a tier of the new catalogue does not answer: {error.for_operators}") from error
+        return tiers
 
     async def _next_version(self, catalog: Catalog, changed: list[TierSpec], started: list[Tier]) -> NextVersion | None:
         """Load what the CPU core is to compute; None if it stays as it is. Closes `started` if that fails."""
@@ -270,19 +285,6 @@ def _differs_in_figures_alone(spec: TierSpec, old: TierSpec) -> bool:
         expected_answer_tokens=spec.expected_answer_tokens,
         mean_latency_ms=spec.mean_latency_ms,
     )
-
-
-async def _started(catalog: Catalog, specs: list[TierSpec]) -> list[Tier]:
-    """Start new tiers for `specs`, all of which answer. Raises `CatalogError`."""
-    tiers: list[Tier] = []
-    try:
-        for spec in specs:
-            tiers.append(build_remote(catalog, spec))
-            await tiers[-1].start()
-    except TierError as error:
-        await asyncio.gather(*(tier.close() for tier in tiers))
-        raise CatalogError(f"a tier of the new catalogue does not answer: {error.for_operators}") from error
-    return tiers
 
 
 async def _retire(tier: Tier, seconds: float) -> None:

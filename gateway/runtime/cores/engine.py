@@ -231,6 +231,7 @@ async def running_engine(
     threads: TextThreads | None = None,
     engine_status: Mapping[str, StatusOf] | None = None,
     load_failed: LoadFailed | None = None,
+    queued: Callable[[Tier], Tier] | None = None,
 ) -> AsyncIterator[Engine]:
     """Run the engine of this process; `tiers` and `cores` replace the catalogue's, as tests do. `threads`: where tiers
     tokenise long prompts. `engine_status`: the states of the catalogue's engine programs, which the caller runs;
@@ -240,10 +241,13 @@ async def running_engine(
     again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is called
     with one that cannot be loaded, and the reason. In the role `gateway` every tier serves as soon as its core is
     there, from the start on if it answers then. A remote tier that is down stops nothing: it serves once it answers.
+    `queued`: puts the requests of a tier into the chat queue; nothing is computed here then, and no key is needed.
     """
     async with AsyncExitStack() as programs:
+        through: Callable[[Tier], Tier] = (lambda tier: tier) if queued is None else queued
         if tiers is None:
-            require_a_key(catalog, os.environ)
+            if queued is None:
+                require_a_key(catalog, os.environ)
             if cores is None:
                 if settings.role == "all":
                     await require_machine(catalog, settings, catalog.core_names)
@@ -255,10 +259,12 @@ async def running_engine(
                 await running.ready()
                 engine_status = running.status
             # No reference to the tiers themselves stays here: a replaced one is freed with its last request.
-            tiers = [_reloadable(tier) for tier in build_tiers(catalog, cores, threads, engine_status)]
+            tiers = [_reloadable(through(tier)) for tier in build_tiers(catalog, cores, threads, engine_status)]
             if settings.role == "all":
                 cores = {name: _replaceable(name, core) for name, core in cores.items()}
-        targets = [ReloadableTier(target) for target in build_targets(catalog)]
+        elif queued is not None:
+            tiers = [queued(tier) for tier in tiers]
+        targets = [ReloadableTier(through(target)) for target in build_targets(catalog)]
         async with _started(settings, Engine(tiers, cores or {}, targets), load_failed) as engine:
             yield engine
 
