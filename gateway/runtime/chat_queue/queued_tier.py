@@ -40,6 +40,10 @@ SETTLE_SECONDS = 5.0
 """How long the counts of an answer that was left are waited for."""
 
 
+class ForgottenError(TierLostError):
+    """Redis has lost the chat."""
+
+
 class OpenChat:
     """A chat of this process that is in the queue: what has arrived of its answer, and what it has used."""
 
@@ -177,7 +181,8 @@ class ChatQueue:
         facts, depth = self._facts.get(tier, []), self.depths.get(tier, Depth())
         healthy = [told.wait_seconds for told in facts if told.healthy]
         return TierLoad(
-            healthy=bool(healthy) and not self.is_away,
+            # While Redis is away, an attempt says so, more clearly than a tier that is passed over.
+            healthy=bool(healthy),
             running=sum(chat.tier == tier for chat in self._open.values()),
             waiting=depth.waiting,
             predicted_wait_seconds=depth.oldest_seconds + min(healthy, default=0.0),
@@ -188,6 +193,9 @@ class ChatQueue:
 
     def _away(self) -> TierUnavailableError:
         return TierUnavailableError("the chat queue is away, because Redis does not answer")
+
+    def _forgotten(self) -> TierLostError:
+        return ForgottenError("the chat queue has lost the request")
 
     def _full(self, tier: str) -> TierBusyError:
         error = TierBusyError(f"tier '{tier}' takes no chats now: {self._most_waiting} wait in its queue")
@@ -252,7 +260,7 @@ class ChatQueue:
         missing = before - seen.open_chats
         # Twice, since the last result of a chat that has ended may not have been read yet.
         gone = [chat for number in missing & self._missing if (chat := self._open.get(number)) is not None]
-        self._fail([chat for chat in gone if not chat.has_ended], _forgotten)
+        self._fail([chat for chat in gone if not chat.has_ended], self._forgotten)
         self._missing = missing
         for number in seen.open_chats - frozenset(self._open):
             self._chats.withdraw(self._gateway, number)
@@ -275,10 +283,6 @@ class ChatQueue:
     def _fail(self, chats: list[OpenChat], why: Callable[[], TierError]) -> None:
         for chat in chats:
             chat.fail(why())
-
-
-def _forgotten() -> TierLostError:
-    return TierLostError("the chat queue has lost the request")
 
 
 class QueuedTier(DelegatingTier):
@@ -307,6 +311,20 @@ class QueuedTier(DelegatingTier):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         if request.credential is not None:
             raise TierCapabilityError(f"tier '{self.name}' is asked through a queue, which takes no credential", HEADER)
+        has_passed = False
+        while True:
+            try:
+                async with aclosing(self._answered(request)) as deltas:
+                    async for delta in deltas:
+                        has_passed = True
+                        yield delta
+                return
+            except ForgottenError:
+                if has_passed:
+                    raise
+
+    async def _answered(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """Yield the deltas of one worker: of the last one, if none have been yielded before."""
         chat = await self._queue.put(self.name, request)
         delivered, has_passed = 0, False
         held: list[Delta] = []
@@ -332,6 +350,9 @@ class QueuedTier(DelegatingTier):
                     break
             for delta in held:
                 yield delta
+        except ForgottenError:
+            chat.usage = Usage()
+            raise
         finally:
             if (settling := self._queue.leave(chat)) is not None:
                 request.meter.unsettled.append(settling)
