@@ -438,6 +438,7 @@ class Composition:
             begin=stores.ledger.begin,
         )
         service.screen = self._screen
+        service.continues_streams = self._chat_queue is not None
         stack.push_async_callback(service.close_screen)
         if self._redaction is None:
             # Where texts are stored without what is private, they are not stored as they are.

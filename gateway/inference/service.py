@@ -98,7 +98,8 @@ class Service:
     `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
     without `cache` every answer is generated, and without `agreements` no tiers are compared. `screen`: what the
     catalogue asks for before and after, None for nothing; a reload replaces it. `begin` is called before a tier is
-    asked, with what is to be recorded if this process dies before the answer ends.
+    asked, with what is to be recorded if this process dies before the answer ends. `continues_streams`: whatever the
+    knob says, as workers of a chat queue may die.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self.screen: Screen | None = None
+        self.continues_streams = False
         self._cache, self._sinks, self._begin = cache, sinks, begin
         self.turn_memory = TurnMemory()
         self._redaction, self.agreements = redaction, agreements
@@ -359,7 +361,9 @@ class Service:
         """The request, and what generates its stream: one that may go on after a failure where caller or knob says so,
         and the request lets it."""
         wanted = request.options.continues
-        if not (self.routing.knobs.active.streams_continue == "auto" if wanted is None else wanted):
+        if wanted is None:
+            wanted = self.continues_streams or self.routing.knobs.active.streams_continue == "auto"
+        if not wanted:
             return request, Generation
         from gateway.inference.continuation import ContinuedGeneration, may_continue  # few streams may
 
