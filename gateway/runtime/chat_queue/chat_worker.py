@@ -81,7 +81,7 @@ class ChatWorker:
         left = [(taken, task) for taken, task in running if not task.done()]
         if left:
             log.warning("%d queued chats did not end in time and are handed back", len(left))
-        for taken, task in left:
+        for taken, _ in left:
             with suppress(RedisUnavailableError):
                 await self._chats.hand_back(self._worker, taken)
             self._drop(taken.place)
@@ -186,6 +186,10 @@ class ChatWorker:
         if taken.deliveries > MOST_DELIVERIES:
             error = TierLostError(f"{MOST_DELIVERIES} workers were lost while they answered")
             await sender.send(piece_of(request, [], failure=error), last=True)
+            return
+        if request.strict_deadline and request.deadline is not None and request.deadline < time.monotonic():
+            late = TierUnavailableError("the deadline passed while the request waited in the chat queue")
+            await sender.send(piece_of(request, [], failure=late), last=True)
             return
         if taken.deliveries > 1:
             # A gateway that has passed on what came before withdraws the chat.

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _BLOCK_SECONDS = 1.0
 _AT_ONCE = 500
 _PAUSE_SECONDS = 0.2
+_PATIENCE_LEASES = 6
+"""So long a chat waits for a tier that no worker has any more: one that restarts is back by then."""
 SETTLE_SECONDS = 5.0
 """How long the counts of an answer that was left are waited for."""
 
@@ -50,6 +52,7 @@ class OpenChat:
     def __init__(self, chat: str, tier: str, claims: list[Usage]) -> None:
         """`claims`: those of the request's meter."""
         self.chat, self.tier = chat, tier
+        self.put_at = time.monotonic()
         self.usage = Usage()
         self.has_ended = self.is_left = False
         self._arrived: Mailbox[tuple[int, Piece] | TierError] = Mailbox()
@@ -111,6 +114,7 @@ class ChatQueue:
         self._tiers: list[str] = []
         self._put = 0
         self._facts: dict[str, list[TierFacts]] = {}
+        self._served_at: dict[str, float] = {}
         self._cores: dict[str, list[ModelInfo]] = {}
         self.depths: dict[str, Depth] = {}
         self.is_away = False
@@ -144,9 +148,7 @@ class ChatQueue:
         chat = OpenChat(str(self._put), tier, request.meter.claims)
         self._open[chat.chat] = chat
         try:
-            is_put = await self._chats.put(
-                self._gateway, chat.chat, tier, request.priority, body, self._most_waiting
-            )
+            is_put = await self._chats.put(self._gateway, chat.chat, tier, request.priority, body, self._most_waiting)
         except RedisUnavailableError as error:
             self.leave(chat)
             raise self._away() from error
@@ -196,6 +198,9 @@ class ChatQueue:
 
     def _forgotten(self) -> TierLostError:
         return ForgottenError("the chat queue has lost the request")
+
+    def _unserved(self) -> TierUnavailableError:
+        return TierUnavailableError("no worker of the chat queue has the tier any more")
 
     def _full(self, tier: str) -> TierBusyError:
         error = TierBusyError(f"tier '{tier}' takes no chats now: {self._most_waiting} wait in its queue")
@@ -262,8 +267,13 @@ class ChatQueue:
         gone = [chat for number in missing & self._missing if (chat := self._open.get(number)) is not None]
         self._fail([chat for chat in gone if not chat.has_ended], self._forgotten)
         self._missing = missing
+        patience = time.monotonic() - _PATIENCE_LEASES * self._lease
+        self._fail([chat for chat in self._open.values() if self._is_unserved(chat, patience)], self._unserved)
         for number in seen.open_chats - frozenset(self._open):
             self._chats.withdraw(self._gateway, number)
+
+    def _is_unserved(self, chat: OpenChat, patience: float) -> bool:
+        return not chat.is_left and max(chat.put_at, self._served_at.get(chat.tier, 0.0)) < patience
 
     def _note_workers(self, seen: Look) -> None:
         facts: dict[str, list[TierFacts]] = {}
@@ -276,6 +286,7 @@ class ChatQueue:
             for name, told in worker.tiers.items():
                 facts.setdefault(name, []).append(told)
             cores |= worker.cores
+        self._served_at |= dict.fromkeys(facts, time.monotonic())
         self._facts, self._cores, self.depths = facts, cores, seen.depths
         for tier, depth in seen.depths.items():
             self._show(tier, depth.waiting, depth.running, depth.oldest_seconds)

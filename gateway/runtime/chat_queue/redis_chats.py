@@ -4,7 +4,6 @@ Every key has the same hash tag. Times and ages are those of Redis' own clock.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -83,7 +82,11 @@ for _, stream in ipairs(KEYS) do
   if left > 0 and redis.call('EXISTS', stream) == 1 then
     for _, stale in ipairs(redis.call('XPENDING', stream, ARGV[1], 'IDLE', ARGV[3], '-', '+', left)) do
       local claimed = redis.call('XCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], stale[1])[1]
-      if claimed and claimed[2] then add(stream, claimed, stale[4] + 1) else redis.call('XACK', stream, ARGV[1], stale[1]) end
+      if claimed and claimed[2] then
+        add(stream, claimed, stale[4] + 1)
+      else
+        redis.call('XACK', stream, ARGV[1], stale[1])
+      end
     end
     if left > 0 then
       local got = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', left, 'STREAMS', stream, '>')
@@ -123,8 +126,8 @@ redis.call('XADD', KEYS[1], '*', 'c', ARGV[1], 'd', ARGV[2], 'n', ARGV[3], 'b', 
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 return 1
 """)
-# KEYS: workers, then the stream of each chat. ARGV: group, worker, facts, then the entry of each chat. Renews the leases
-# and returns the places of chats that the worker does not hold.
+# KEYS: workers, then the stream of each chat. ARGV: group, worker, facts, then the entry of each chat. Renews the
+# leases, and returns the places of chats that the worker does not hold.
 _KEEP = script("""
 local time = redis.call('TIME')
 redis.call('HSET', KEYS[1], ARGV[2], time[1] * 1000 + math.floor(time[2] / 1000) .. ' ' .. ARGV[3])
@@ -143,7 +146,7 @@ for place = 2, #KEYS do
 end
 return lost
 """)
-# KEYS: requests, workers. ARGV: group, worker, entry, lease in milliseconds, bell. Another worker takes it at once.
+# KEYS: requests. ARGV: group, worker, entry, lease in milliseconds, bell. Another worker takes it at once.
 _HAND_BACK = script("""
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1, ARGV[2]) == 0 then return 0 end
@@ -276,9 +279,7 @@ class RedisChats:
     async def settle(self, taken: TakenChat, number: int, piece: bytes) -> None:
         """Send the last counts of a chat that was withdrawn."""
         keys = [results_of(taken.gateway), open_of(taken.gateway)]
-        await self._scripts.run(
-            Call(_SETTLE, keys, [taken.chat, taken.deliveries, number, piece, 2 * self._lease_ms])
-        )
+        await self._scripts.run(Call(_SETTLE, keys, [taken.chat, taken.deliveries, number, piece, 2 * self._lease_ms]))
 
     async def keep(self, worker: str, facts: bytes, held: Sequence[TakenChat]) -> list[TakenChat]:
         """Tell what the worker has and renew its leases; return the chats that it does not hold any more."""
@@ -288,10 +289,8 @@ class RedisChats:
 
     async def hand_back(self, worker: str, taken: TakenChat) -> None:
         """Let another worker take the chat now."""
-        keys = [taken.stream, _WORKERS]
-        await self._scripts.run(
-            Call(_HAND_BACK, keys, [_GROUP, worker, taken.entry, self._lease_ms, BELL])
-        )
+        keys = [taken.stream]
+        await self._scripts.run(Call(_HAND_BACK, keys, [_GROUP, worker, taken.entry, self._lease_ms, BELL]))
 
     async def forget(self, worker: str) -> None:
         """The worker ends."""
@@ -315,4 +314,3 @@ class RedisChats:
 def result_of(fields: Mapping[bytes, bytes]) -> tuple[str, int, int, bytes]:
     """Return chat, delivery, number and piece of an entry of results."""
     return fields[b"c"].decode(), int(fields[b"d"]), int(fields[b"n"]), fields[b"b"]
-

@@ -1,4 +1,4 @@
-"""`aio worker` processes that answer the chats of an `aio serve` without models: killed, frozen and stopped in mid-answer.
+"""`aio worker` processes that answer the chats of an `aio serve` without models: killed, frozen, stopped in mid-answer.
 
 The server says the words of `w0 w1 ...` one after another, and goes on after those that a request brings along.
 """
@@ -79,7 +79,9 @@ class Site:
     def __init__(self, stack: ExitStack, folder: Path, url: str, redis_url: str) -> None:
         self._stack, self._folder = stack, folder
         self._catalog = folder / "catalog.toml"
-        self._catalog.write_text('name = "two"\n' + "".join(CATALOG.format(number=number, url=url) for number in (1, 2)))
+        self._catalog.write_text(
+            'name = "two"\n' + "".join(CATALOG.format(number=number, url=url) for number in (1, 2))
+        )
         self._environment = {
             "AIO_MONITOR": "false",
             "AIO_CHAT_QUEUE": "put",

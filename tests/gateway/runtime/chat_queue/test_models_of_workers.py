@@ -58,7 +58,7 @@ async def test_a_model_of_a_worker_answers_whole_and_streamed_alike(
 async def test_the_gateway_knows_the_context_and_counts_tokens_itself(
     pair: tuple[RunningGateway, RunningGateway],
 ) -> None:
-    gateway, worker = pair
+    gateway, _ = pair
     tiers, theirs = (each.serving.routing.served.tiers for each in pair)
     assert {n: tier.max_context for n, tier in tiers.items()} == {n: tier.max_context for n, tier in theirs.items()}
     answer = await gateway.http.post("/tokenize", json={"model": "tier-1", "prompt": "Say hello."})

@@ -18,7 +18,6 @@ from tests.polling import eventually
 from tests.support.app import RunningGateway, running_gateway
 from tests.support.database import RedisServer
 from tiers.errors import TierContextError
-from tiers.tier import Usage
 
 SAID = "Hello there, how are you?"
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}]}
@@ -237,20 +236,8 @@ async def test_a_tier_that_no_worker_has_is_not_asked(start: Any, redis_server: 
         assert answer.status_code == 503
 
 
-async def test_a_deadline_counts_the_time_in_the_queue(site: Site) -> None:
-    body = {**CHAT, "aio": {"deadline_ms": 60_000}}
-    await site.gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-deadline-ms": "60000"})
-    (asked,) = site.worker.tier(1).requests
-    assert asked.arrival > 0
-
-
 def test_a_queue_without_redis_is_refused_at_the_start(tmp_path: Path) -> None:
     from gateway.app import create_app
 
     with pytest.raises(SettingsError, match="AIO_REDIS_URL"):
         create_app(Settings(data_dir=str(tmp_path), chat_queue="put"))
-
-
-def test_usage_crosses_unchanged() -> None:
-    used = Usage(prompt_tokens=3, completion_tokens=2, extras={"a": 1}, cost_usd=0.5)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(used), type=Usage) == used
