@@ -23,6 +23,6 @@ delta back. All APIs, whole and streamed, are above that seam and know nothing o
 - **Deadlines** travel as the seconds that were left, less the time in the queue by Redis' own clock. A chat that no
   worker could take for six leases fails.
 - **Outages.** While Redis is away new chats get 503 and running ones wait for a lease; then they fail with a typed
-  error. Chats that Redis has forgotten fail as those of a dead worker do, and are continued or begun again.
+  error. Chats that Redis has forgotten are those of a dead worker: they are continued, or start again.
 - **Never queued.** A caller's own credential leaves the process only for its server.
 """

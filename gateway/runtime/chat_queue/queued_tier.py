@@ -94,8 +94,8 @@ class OpenChat:
 
 
 class ChatQueue:
-    """The queue as a gateway uses it. `most_waiting`: chats of one tier and priority that may wait. `show`: is told of
-    each tier what waits, what is being answered and how long the oldest waits."""
+    """The queue as a gateway uses it. `most_waiting`: chats of one tier and priority that may wait. `show` gets
+    of each tier what waits, what is being answered and how long the oldest waits."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class QueuedTier(DelegatingTier):
     """A tier whose requests workers answer. See `Tier`.
 
     `tier` is never asked: it counts prompts and knows what its server or model refuses. What only a started one knows
-    is told by workers.
+    workers say.
     """
 
     def __init__(self, tier: Tier, queue: ChatQueue) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, script
+from gateway.base.stores.redis_store import Argument, Call, RedisScripts, RedisStore, script
 from inference_core.protocol import LAST_CLASS
 
 MOST_RESULTS = 2000
@@ -163,11 +163,11 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local workers, told = {}, redis.call('HGETALL', KEYS[3])
-for n = 1, #told, 2 do
-  local at, facts = string.match(told[n + 1], '^(%d+) (.*)$')
+local workers, facts_of = {}, redis.call('HGETALL', KEYS[3])
+for n = 1, #facts_of, 2 do
+  local at, facts = string.match(facts_of[n + 1], '^(%d+) (.*)$')
   if now - tonumber(at) > tonumber(ARGV[3]) then
-    redis.call('HDEL', KEYS[3], told[n])
+    redis.call('HDEL', KEYS[3], facts_of[n])
   else
     workers[#workers + 1] = facts
   end
@@ -246,7 +246,7 @@ class RedisChats:
     async def put(self, gateway: str, chat: str, tier: str, priority: int, body: bytes, most_waiting: int) -> bool:
         """Queue a chat; False if so many wait already."""
         keys = [requests_of(tier, priority), open_of(gateway)]
-        arguments = [_GROUP, chat, most_waiting, gateway, body, BELL]
+        arguments: list[Argument] = [_GROUP, chat, most_waiting, gateway, body, BELL]
         return bool(await self._scripts.run(Call(_PUT, keys, arguments)))
 
     def withdraw(self, gateway: str, chat: str) -> None:
@@ -256,7 +256,7 @@ class RedisChats:
     async def take(self, worker: str, tiers: Sequence[str], most: int) -> list[TakenChat]:
         """Return at most so many chats of these tiers, the most urgent first, which the worker then holds."""
         keys = [requests_of(tier, priority) for priority in PRIORITIES for tier in tiers]
-        arguments = [_GROUP, worker, self._lease_ms, most, _PREFIX]
+        arguments: list[Argument] = [_GROUP, worker, self._lease_ms, most, _PREFIX]
         return [
             TakenChat(
                 stream.decode(), entry.decode(), int(deliveries), gateway.decode(), chat.decode(), body, age / 1e3
@@ -270,7 +270,7 @@ class RedisChats:
         """Add a piece to the results: 1 if it is there, 0 while there is no room, -1 if the worker does not hold the
         chat. The last one acknowledges it."""
         keys = [taken.stream, results_of(taken.gateway), open_of(taken.gateway)]
-        arguments = [
+        arguments: list[Argument] = [
             _GROUP, worker, taken.entry, taken.chat, taken.deliveries, number, piece, int(last), MOST_RESULTS,
             2 * self._lease_ms,
         ]  # fmt: skip
@@ -284,7 +284,7 @@ class RedisChats:
     async def keep(self, worker: str, facts: bytes, held: Sequence[TakenChat]) -> list[TakenChat]:
         """Tell what the worker has and renew its leases; return the chats that it does not hold any more."""
         keys = [_WORKERS, *(taken.stream for taken in held)]
-        arguments = [_GROUP, worker, facts, *(taken.entry for taken in held)]
+        arguments: list[Argument] = [_GROUP, worker, facts, *(taken.entry for taken in held)]
         return [held[place] for place in await self._scripts.run(Call(_KEEP, keys, arguments))]
 
     async def hand_back(self, worker: str, taken: TakenChat) -> None:
@@ -300,7 +300,7 @@ class RedisChats:
         """Say that the gateway lives, and return what it sees."""
         streams = [(tier, requests_of(tier, priority)) for tier in tiers for priority in PRIORITIES]
         keys = [open_of(gateway), results_of(gateway), _WORKERS, *(stream for _, stream in streams)]
-        arguments = [_GROUP, 2 * self._lease_ms, self._lease_ms]
+        arguments: list[Argument] = [_GROUP, 2 * self._lease_ms, self._lease_ms]
         chats, workers, depths = await self._scripts.run(Call(_LOOK, keys, arguments))
         by_tier: dict[str, Depth] = {}
         for (tier, _), (waiting, running, oldest) in zip(streams, depths, strict=True):

@@ -171,7 +171,7 @@ def test_streams_of_killed_workers_go_on_without_a_lost_or_repeated_word(site: S
     until(site.is_empty)
 
 
-def test_whole_answers_of_a_killed_worker_are_begun_again_and_each_is_given_once(site: Site, server: Server) -> None:
+def test_whole_answers_of_a_killed_worker_start_again_and_each_is_given_once(site: Site, server: Server) -> None:
     victim, _ = site.worker()
     site.serve()
     with ThreadPoolExecutor(CHATS) as pool:

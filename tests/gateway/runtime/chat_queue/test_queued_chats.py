@@ -157,7 +157,7 @@ async def _none_running(site: Site) -> bool:
     return not site.gateway.serving.service.in_flight
 
 
-async def test_a_waiting_chat_of_a_caller_that_leaves_is_never_begun(start: Any) -> None:
+async def test_a_waiting_chat_of_a_caller_that_leaves_is_never_started(start: Any) -> None:
     site = await start(chat_queue_concurrency=1)
     tier = site.worker.tier(1)
     tier.hold_at = 0

@@ -22,7 +22,7 @@ _SERVERS: list[RedisServer] = []
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """A lease ends where a chat is handed back: both leave the entry for whoever takes next."""
+    """A lease ends where a chat is handed back: both leave the entry to the worker that takes next."""
 
     held = Bundle("held")
     """Chats with the worker that took them, and the delivery that it is."""
@@ -219,9 +219,7 @@ async def test_chats_of_a_gateway_that_is_gone_are_dropped_not_answered(redis_st
     assert await redis_store.redis.exists(results_of("gw")) == 0
 
 
-async def test_results_that_nobody_reads_make_workers_wait(
-    redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unread_results_make_workers_wait(redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_chats, "MOST_RESULTS", 3)
     chats = RedisChats(redis_store, LONG)
     await chats.look("gw", ["t"])

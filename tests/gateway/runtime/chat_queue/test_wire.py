@@ -98,7 +98,7 @@ def test_an_error_crosses_with_its_type_and_all_that_it_says(error: TierError) -
     assert type(crossed) is type(error)
     assert (str(crossed), crossed.tries) == (str(error), error.tries)
     assert crossed.for_operators == error.for_operators
-    assert {n: v for n, v in vars(error).items() if v} == {n: v for n, v in vars(crossed).items() if v}
+    assert {name: getattr(crossed, name) for name in vars(error)} == vars(error)
 
 
 def test_when_a_server_may_be_asked_again_crosses() -> None:
@@ -109,7 +109,7 @@ def test_when_a_server_may_be_asked_again_crosses() -> None:
     assert crossed.retry_after_seconds == 17.0
 
 
-def test_an_error_of_a_class_that_nobody_knows_is_its_nearest_known_one() -> None:
+def test_an_error_of_an_unknown_class_is_its_nearest_known_one() -> None:
     class OwnError(TierLostError):
         pass
 
