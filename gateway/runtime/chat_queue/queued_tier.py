@@ -167,8 +167,7 @@ class ChatQueue:
             self._open.pop(chat.chat, None)
             return None
         chat.is_left = True
-        self._chats.withdraw(self._gateway, chat.chat)
-        task = once(self._until_settled(chat), "counts of a chat that was left")
+        task = once(self._withdraw(chat), "a chat that was left")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         return task
@@ -207,9 +206,11 @@ class ChatQueue:
         error.retry_after_seconds = max(1.0, self.load(tier).predicted_wait_seconds)
         return error
 
-    async def _until_settled(self, chat: OpenChat) -> None:
+    async def _withdraw(self, chat: OpenChat) -> None:
         try:
-            await chat.settled()
+            with suppress(RedisUnavailableError):
+                if await self._chats.withdraw(self._gateway, chat.chat):
+                    await chat.settled()
         finally:
             self._open.pop(chat.chat, None)
 
@@ -242,8 +243,7 @@ class ChatQueue:
         number, delivery, position, piece = result_of(fields)
         chat = self._open.get(number)
         if chat is None:
-            # Its caller left while it was put.
-            self._chats.withdraw(self._gateway, number)
+            # Its caller left; the next look withdraws it, if it is still there.
             return
         try:
             chat.take(delivery, position, piece)
@@ -270,7 +270,7 @@ class ChatQueue:
         patience = time.monotonic() - _PATIENCE_LEASES * self._lease
         self._fail([chat for chat in self._open.values() if self._is_unserved(chat, patience)], self._unserved)
         for number in seen.open_chats - frozenset(self._open):
-            self._chats.withdraw(self._gateway, number)
+            await self._chats.withdraw(self._gateway, number)
 
     def _is_unserved(self, chat: OpenChat, patience: float) -> bool:
         return not chat.is_left and max(chat.put_at, self._served_at.get(chat.tier, 0.0)) < patience

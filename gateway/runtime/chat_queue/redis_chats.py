@@ -50,16 +50,17 @@ redis.call('HSET', KEYS[2], ARGV[2], id .. ' ' .. KEYS[1])
 redis.call('PUBLISH', ARGV[6], '')
 return 1
 """)
-# KEYS: open. ARGV: group, chat, bell. An entry that is gone from the pending ones stops the worker's writes.
+# KEYS: open. ARGV: group, chat, bell. An entry that is gone from the pending ones stops the worker's writes. Returns 1
+# if a worker has it.
 _WITHDRAW = script("""
 local place = redis.call('HGET', KEYS[1], ARGV[2])
 if not place then return 0 end
 local id, stream = string.match(place, '^(%S+) (.*)$')
-redis.call('XACK', stream, ARGV[1], id)
+local held = redis.call('XACK', stream, ARGV[1], id)
 redis.call('XDEL', stream, id)
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('PUBLISH', ARGV[3], place)
-return 1
+return held
 """)
 # KEYS: requests, most urgent first. ARGV: group, worker, lease in milliseconds, most, prefix. Those of dead workers go
 # first, and those of dead gateways are dropped.
@@ -249,9 +250,9 @@ class RedisChats:
         arguments: list[Argument] = [_GROUP, chat, most_waiting, gateway, body, BELL]
         return bool(await self._scripts.run(Call(_PUT, keys, arguments)))
 
-    def withdraw(self, gateway: str, chat: str) -> None:
-        """Take a chat out of the queue, or away from its worker, without waiting for it."""
-        self._scripts.put(Call(_WITHDRAW, [open_of(gateway)], [_GROUP, chat, BELL]))
+    async def withdraw(self, gateway: str, chat: str) -> bool:
+        """Take a chat out of the queue, or away from its worker; return whether a worker had it."""
+        return bool(await self._scripts.run(Call(_WITHDRAW, [open_of(gateway)], [_GROUP, chat, BELL])))
 
     async def take(self, worker: str, tiers: Sequence[str], most: int) -> list[TakenChat]:
         """Return at most so many chats of these tiers, the most urgent first, which the worker then holds."""

@@ -121,16 +121,13 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(pair=held)
     def leave(self, pair: tuple[TakenChat, str]) -> None:
         chat, _ = pair
-        self.do(self._withdraw(chat))
+        held = self.do(self.chats.withdraw("gw", chat.chat))
+        assert held == (chat.chat in self.holder or chat.chat in self.released)
         self.holder.pop(chat.chat, None)
         self.released.pop(chat.chat, None)
         for queue in self.waiting.values():
             if chat.chat in queue:
                 queue.remove(chat.chat)
-
-    async def _withdraw(self, chat: TakenChat) -> None:
-        self.chats.withdraw("gw", chat.chat)
-        await self.chats.look("gw", TIERS)
 
     @rule(pair=held)
     def keep(self, pair: tuple[TakenChat, str]) -> None:
