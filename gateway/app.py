@@ -303,6 +303,7 @@ class Composition:
             engine.cores,
             settings.chat_queue_concurrency,
             lambda: self.metrics.chat_queue.redelivered.add(()),
+            self.metrics.chat_queue.show,
         )
         await self.stack.enter_async_context(worker.working())
 

@@ -33,7 +33,8 @@ class NotHeldError(Exception):
 
 class ChatWorker:
     """Answers queued chats with `tiers`, at most `concurrency` at once. `cores`: of these tiers, by name. `redelivered`
-    is called for each chat that another worker had."""
+    is called for each chat that another worker had. `show` gets of each tier what waits, what is being answered and how
+    long the oldest waits."""
 
     def __init__(
         self,
@@ -44,10 +45,11 @@ class ChatWorker:
         cores: Mapping[str, CoreClient],
         concurrency: int,
         redelivered: Callable[[], None],
+        show: Callable[[str, int, int, float], None] = lambda *depth: None,
     ) -> None:
         self._chats, self._url, self._lease = RedisChats(store, lease_seconds), url, lease_seconds
         self._tiers, self._cores, self._concurrency = tiers, cores, concurrency
-        self._redelivered = redelivered
+        self._redelivered, self._show = redelivered, show
         self._worker = secrets.token_hex(8)
         self._running: dict[str, tuple[TakenChat, asyncio.Task[None]]] = {}
         self._turn = asyncio.Event()
@@ -134,6 +136,8 @@ class ChatWorker:
         for lost in await self._chats.keep(self._worker, encoded_facts(self._facts()), held):
             # One that has ended meanwhile is not there any more.
             self._drop(lost.place)
+        for tier, depth in (await self._chats.depths([tier.name for tier in self._tiers()])).items():
+            self._show(tier, depth.waiting, depth.running, depth.oldest_seconds)
 
     def _facts(self) -> WorkerFacts:
         started = {} if self._draining else {tier.name: TierFacts.of(tier) for tier in self._tiers() if tier.is_started}

@@ -260,8 +260,11 @@ class ChatQueue:
     async def _look(self) -> None:
         """Note what workers have and what waits, and miss chats that Redis has forgotten."""
         before = frozenset(self._open)
-        seen = await self._chats.look(self._gateway, self._tiers)
+        seen = await self._chats.look(self._gateway)
         self._note_workers(seen)
+        self.depths = await self._chats.depths(self._tiers)
+        for tier, depth in self.depths.items():
+            self._show(tier, depth.waiting, depth.running, depth.oldest_seconds)
         missing = before - seen.open_chats
         # Twice, since the last result of a chat that has ended may not have been read yet.
         gone = [chat for number in missing & self._missing if (chat := self._open.get(number)) is not None]
@@ -287,9 +290,7 @@ class ChatQueue:
                 facts.setdefault(name, []).append(told)
             cores |= worker.cores
         self._served_at |= dict.fromkeys(facts, time.monotonic())
-        self._facts, self._cores, self.depths = facts, cores, seen.depths
-        for tier, depth in seen.depths.items():
-            self._show(tier, depth.waiting, depth.running, depth.oldest_seconds)
+        self._facts, self._cores = facts, cores
 
     def _fail(self, chats: list[OpenChat], why: Callable[[], TierError]) -> None:
         for chat in chats:

@@ -155,26 +155,32 @@ redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[3], 'IDLE', ARGV[4], 'JU
 redis.call('PUBLISH', ARGV[5], '')
 return 1
 """)
-# KEYS: open, results, workers, then streams of requests. ARGV: group, milliseconds that a silent gateway's keys are
-# kept, milliseconds after which a silent worker is gone. Returns the numbers of open chats, the facts of live workers,
-# and of each stream what waits, what is being answered and the age of the oldest that waits.
+# KEYS: open, results, workers. ARGV: milliseconds that a silent gateway's keys are kept, milliseconds after which a
+# silent worker is gone. Returns the numbers of open chats, and the facts of live workers.
 _LOOK = script("""
 redis.call('HSET', KEYS[1], 'alive', 1)
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[2], ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local workers, facts_of = {}, redis.call('HGETALL', KEYS[3])
 for n = 1, #facts_of, 2 do
   local at, facts = string.match(facts_of[n + 1], '^(%d+) (.*)$')
-  if now - tonumber(at) > tonumber(ARGV[3]) then
+  if now - tonumber(at) > tonumber(ARGV[2]) then
     redis.call('HDEL', KEYS[3], facts_of[n])
   else
     workers[#workers + 1] = facts
   end
 end
+return {redis.call('HKEYS', KEYS[1]), workers}
+""")
+# KEYS: streams of requests. ARGV: group. Returns of each stream what waits, what is being answered and the age of the
+# oldest that waits.
+_DEPTHS = script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local depths = {}
-for n = 4, #KEYS do
+for n = 1, #KEYS do
   local waiting, running, oldest = 0, 0, 0
   if redis.call('EXISTS', KEYS[n]) == 1 then
     running = redis.call('XPENDING', KEYS[n], ARGV[1])[1]
@@ -189,7 +195,7 @@ for n = 4, #KEYS do
   end
   depths[#depths + 1] = {waiting, running, oldest}
 end
-return {redis.call('HKEYS', KEYS[1]), workers, depths}
+return depths
 """)
 # KEYS: workers. ARGV: worker.
 _FORGET = script("return redis.call('HDEL', KEYS[1], ARGV[1])")
@@ -232,8 +238,6 @@ class Look(msgspec.Struct, frozen=True):
 
     open_chats: frozenset[str]
     workers: list[bytes]
-    depths: dict[str, Depth]
-    """By tier, over all priorities."""
 
 
 class RedisChats:
@@ -297,19 +301,23 @@ class RedisChats:
         """The worker ends."""
         await self._scripts.run(Call(_FORGET, [_WORKERS], [worker]))
 
-    async def look(self, gateway: str, tiers: Sequence[str]) -> Look:
+    async def look(self, gateway: str) -> Look:
         """Say that the gateway lives, and return what it sees."""
+        keys = [open_of(gateway), results_of(gateway), _WORKERS]
+        chats, workers = await self._scripts.run(Call(_LOOK, keys, [2 * self._lease_ms, self._lease_ms]))
+        return Look(frozenset(chat.decode() for chat in chats) - {"alive"}, workers)
+
+    async def depths(self, tiers: Sequence[str]) -> dict[str, Depth]:
+        """Return what is in the queue for each tier, over all priorities."""
         streams = [(tier, requests_of(tier, priority)) for tier in tiers for priority in PRIORITIES]
-        keys = [open_of(gateway), results_of(gateway), _WORKERS, *(stream for _, stream in streams)]
-        arguments: list[Argument] = [_GROUP, 2 * self._lease_ms, self._lease_ms]
-        chats, workers, depths = await self._scripts.run(Call(_LOOK, keys, arguments))
+        depths = await self._scripts.run(Call(_DEPTHS, [stream for _, stream in streams], [_GROUP]))
         by_tier: dict[str, Depth] = {}
         for (tier, _), (waiting, running, oldest) in zip(streams, depths, strict=True):
             before = by_tier.get(tier, Depth())
             by_tier[tier] = Depth(
                 before.waiting + waiting, before.running + running, max(before.oldest_seconds, oldest / 1e3)
             )
-        return Look(frozenset(chat.decode() for chat in chats) - {"alive"}, workers, by_tier)
+        return by_tier
 
 
 def result_of(fields: Mapping[bytes, bytes]) -> tuple[str, int, int, bytes]:

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from gateway.base.stores.redis_store import RedisStore
 from gateway.runtime.chat_queue import redis_chats
-from gateway.runtime.chat_queue.redis_chats import RedisChats, TakenChat, result_of, results_of
+from gateway.runtime.chat_queue.redis_chats import Depth, RedisChats, TakenChat, result_of, results_of
 from tests.support.database import RedisServer
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class QueueMachine(RuleBasedStateMachine):
     async def _begin(self) -> None:
         self.store = RedisStore(_SERVERS[0].url)
         self.chats = RedisChats(self.store, LONG)
-        await self.chats.look("gw", TIERS)
+        await self.chats.look("gw")
 
     def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -139,12 +139,13 @@ class QueueMachine(RuleBasedStateMachine):
     def the_gateway_sees_what_there_is(self) -> None:
         if not hasattr(self, "number"):
             return
-        seen = self.do(self.chats.look("gw", TIERS))
+        seen = self.do(self.chats.look("gw"))
         waiting = {chat for queue in self.waiting.values() for chat in queue}
         assert seen.open_chats == waiting | set(self.holder)
         # A chat whose lease is over is still pending.
-        assert sum(depth.waiting for depth in seen.depths.values()) == len(waiting) - len(self.released)
-        assert sum(depth.running for depth in seen.depths.values()) == len(self.holder) + len(self.released)
+        depths = self.do(self.chats.depths(TIERS)).values()
+        assert sum(depth.waiting for depth in depths) == len(waiting) - len(self.released)
+        assert sum(depth.running for depth in depths) == len(self.holder) + len(self.released)
 
     @invariant()
     def results_are_in_order_and_nothing_follows_an_end(self) -> None:
@@ -177,7 +178,7 @@ async def idle_ms(store: RedisStore, taken: TakenChat) -> int:
 
 async def test_a_silent_worker_loses_its_chat_after_its_lease_and_not_before(redis_store: RedisStore) -> None:
     patient, hasty = RedisChats(redis_store, LONG), RedisChats(redis_store, SHORT)
-    await patient.look("gw", ["t"])
+    await patient.look("gw")
     await patient.put("gw", "1", "t", 1, b"", MOST)
     (mine,) = await patient.take("ada", ["t"], 5)
     await asyncio.sleep(SHORT)
@@ -191,7 +192,7 @@ async def test_a_silent_worker_loses_its_chat_after_its_lease_and_not_before(red
 
 async def test_a_write_and_a_sign_of_life_renew_the_lease(redis_store: RedisStore) -> None:
     chats = RedisChats(redis_store, LONG)
-    await chats.look("gw", ["t"])
+    await chats.look("gw")
     await chats.put("gw", "1", "t", 1, b"", MOST)
     (mine,) = await chats.take("ada", ["t"], 5)
     for renew in (chats.write("ada", mine, 1, b"", last=False), chats.keep("ada", b"", [mine])):
@@ -203,23 +204,22 @@ async def test_a_write_and_a_sign_of_life_renew_the_lease(redis_store: RedisStor
 
 async def test_chats_of_a_gateway_that_is_gone_are_dropped_not_answered(redis_store: RedisStore) -> None:
     chats = RedisChats(redis_store, SHORT)
-    await RedisChats(redis_store, LONG).look("gw", ["t"])
+    await RedisChats(redis_store, LONG).look("gw")
     await chats.put("gw", "1", "t", 1, b"", MOST)
     await chats.put("gw", "2", "t", 1, b"", MOST)
     (held,) = await chats.take("ada", ["t"], 1)
-    await chats.look("gw", ["t"])
+    await chats.look("gw")
     await asyncio.sleep(3 * SHORT)
     assert await chats.write("ada", held, 1, b"", last=False) == -1
     assert await chats.take("ada", ["t"], 5) == []
-    seen = await chats.look("other", ["t"])
-    assert (seen.depths["t"].waiting, seen.depths["t"].running) == (0, 0)
+    assert (await chats.depths(["t"]))["t"] == Depth()
     assert await redis_store.redis.exists(results_of("gw")) == 0
 
 
 async def test_unread_results_make_workers_wait(redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_chats, "MOST_RESULTS", 3)
     chats = RedisChats(redis_store, LONG)
-    await chats.look("gw", ["t"])
+    await chats.look("gw")
     await chats.put("gw", "1", "t", 1, b"", MOST)
     (held,) = await chats.take("ada", ["t"], 1)
     written = [await chats.write("ada", held, number, b"", last=False) for number in range(1, 6)]
@@ -230,18 +230,18 @@ async def test_unread_results_make_workers_wait(redis_store: RedisStore, monkeyp
 
 async def test_the_gateway_sees_the_age_of_the_oldest_that_waits(redis_store: RedisStore) -> None:
     chats = RedisChats(redis_store, LONG)
-    await chats.look("gw", ["t"])
+    await chats.look("gw")
     await chats.put("gw", "1", "t", 1, b"", MOST)
     await asyncio.sleep(0.1)
     await chats.put("gw", "2", "t", 2, b"", MOST)
-    assert 0.1 <= (await chats.look("gw", ["t"])).depths["t"].oldest_seconds < 5
+    assert 0.1 <= (await chats.depths(["t"]))["t"].oldest_seconds < 5
     assert [taken.chat for taken in await chats.take("ada", ["t"], 1)] == ["1"]
-    assert (await chats.look("gw", ["t"])).depths["t"].oldest_seconds < 0.1
+    assert (await chats.depths(["t"]))["t"].oldest_seconds < 0.1
 
 
 async def test_a_worker_that_tells_nothing_for_a_lease_is_gone(redis_store: RedisStore) -> None:
     patient, hasty = RedisChats(redis_store, LONG), RedisChats(redis_store, SHORT)
     await patient.keep("ada", b"\x00 binary\n facts", [])
     await asyncio.sleep(2 * SHORT)
-    assert (await patient.look("gw", ["t"])).workers == [b"\x00 binary\n facts"]
-    assert (await hasty.look("gw", ["t"])).workers == []
+    assert (await patient.look("gw")).workers == [b"\x00 binary\n facts"]
+    assert (await hasty.look("gw")).workers == []
