@@ -15,6 +15,7 @@ _COMMANDS = {
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision."),
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
+    "queue": ("gateway.queue:queue", "What the queue of chats adds to a chat."),
     "fidelity": ("gateway.fidelity.matrix:fidelity", "What is lost between agents' clients and providers' servers."),
     "losses": ("gateway.fidelity.losses:losses", "What each dialect keeps of each kind of block of another's."),
     "overview": ("gateway.overview:overview", "What opening the dashboard's overview asks of the database."),
