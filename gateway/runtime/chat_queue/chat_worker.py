@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """How long a chat waits for a worker that has missed the bell."""
+_MOST_UNSENT = 64
+"""Deltas of a chat that its tier may be ahead of Redis."""
 _FULL_SECONDS, _AWAY_SECONDS = 0.05, 0.2
 _SETTLE_SECONDS = 4.0
 """How long the counts of a server elsewhere are waited for, after a chat was withdrawn."""
@@ -183,6 +185,7 @@ class ChatWorker:
             await self._settle(request, sender)
         except asyncio.CancelledError:
             # The tier was closed on the way here.
+            sender.stop()
             await self._settle(request, sender)
             raise
 
@@ -199,22 +202,25 @@ class ChatWorker:
             # A gateway that has passed on what came before withdraws the chat.
             await sender.send(piece_of(request, []))
         failure: TierError | None = None
-        unsent: list[Delta] = []
+        last: list[Delta] = []
         try:
             async with aclosing(self._tier(taken.tier).generate(request)) as deltas:  # type: ignore[type-var]
                 async for delta in deltas:
-                    unsent.append(delta)
-                    if not request.whole and delta.end is None:
-                        await sender.send(piece_of(request, unsent))
-                        unsent = []
+                    if request.whole or delta.end is not None:
+                        last.append(delta)
+                    else:
+                        await sender.push(request, delta)
+            await sender.flush()
         except TierError as error:
             failure = error
-        except (NotHeldError, RedisUnavailableError):
+            await sender.flush()
+        except NotHeldError:
             raise
         except Exception as error:
             log.error("tier %s failed in request %s", taken.tier, request.request_id, exc_info=error)
             failure = TierError("a worker of the chat queue failed")
-        await sender.send(piece_of(request, unsent, failure=failure, ended=True), last=True)
+            await sender.flush()
+        await sender.send(piece_of(request, last, failure=failure, ended=True), last=True)
 
     def _tier(self, name: str) -> Tier:
         for tier in self._tiers():
@@ -238,6 +244,35 @@ class _Sender:
     def __init__(self, chats: RedisChats, worker: str, taken: TakenChat, lease_seconds: float) -> None:
         self._chats, self._worker, self._taken, self._lease = chats, worker, taken, lease_seconds
         self._number = 0
+        self._unsent: list[Delta] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def push(self, request: GenerationRequest, delta: Delta) -> None:
+        """Send a delta, with all that come while those before it are on their way; wait once these are many. Raises
+        `NotHeldError`, of a delta before it too."""
+        self._unsent.append(delta)
+        if self._sending is None or self._sending.done():
+            await self.flush()
+            self._sending = asyncio.create_task(self._send_all(request))
+        elif len(self._unsent) >= _MOST_UNSENT:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until all deltas are sent. Raises `NotHeldError`."""
+        if (sending := self._sending) is not None:
+            self._sending = None
+            await sending
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    async def _send_all(self, request: GenerationRequest) -> None:
+        while self._unsent:
+            deltas, self._unsent = self._unsent, []
+            await self.send(piece_of(request, deltas))
 
     async def send(self, piece: bytes, *, last: bool = False) -> None:
         """Wait until the piece is among the results. Raises `NotHeldError`, also if Redis is away for a lease."""
