@@ -25,9 +25,10 @@ from tiers.errors import (
 from tiers.tier import Delta, GenerationRequest, ModelRequest, Sent, Tier, TraceHeaders, Usage
 
 
-class QueuedRequest(ModelRequest, frozen=True, kw_only=True):
+class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A `GenerationRequest` without what belongs to one process."""
 
+    asked: ModelRequest
     request_id: str
     priority: int
     seconds_left: float | None
@@ -39,7 +40,8 @@ class QueuedRequest(ModelRequest, frozen=True, kw_only=True):
     trace: TraceHeaders | None
 
 
-_COMMON = tuple(name for name in QueuedRequest.__struct_fields__ if name != "seconds_left")
+_ASKED = ModelRequest.__struct_fields__
+_COMMON = tuple(name for name in QueuedRequest.__struct_fields__ if name not in ("asked", "seconds_left"))
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(QueuedRequest).decode
 
@@ -47,9 +49,10 @@ _decode_request = msgspec.msgpack.Decoder(QueuedRequest).decode
 def encoded_request(request: GenerationRequest) -> bytes:
     """Return the request as it is queued. Raises `TierRequestError` for one that has no such form."""
     left = None if request.deadline is None else request.deadline - time.monotonic()
+    asked = ModelRequest(**{name: getattr(request, name) for name in _ASKED})
     fields = {name: getattr(request, name) for name in _COMMON}
     try:
-        return _encode(QueuedRequest(seconds_left=left, **fields))
+        return _encode(QueuedRequest(asked=asked, seconds_left=left, **fields))
     except (OverflowError, TypeError, ValueError) as error:
         raise TierRequestError(f"the request cannot be queued: {error}") from error
 
@@ -61,6 +64,7 @@ def decoded_request(body: bytes, age_seconds: float) -> GenerationRequest:
     return GenerationRequest(
         arrival=now - age_seconds,
         deadline=None if left is None else now + left - age_seconds,
+        **{name: getattr(queued.asked, name) for name in _ASKED},
         **{name: getattr(queued, name) for name in _COMMON},
     )
 
