@@ -57,7 +57,7 @@ class OpenChat:
         self.has_ended = self.is_left = False
         self._arrived: Mailbox[tuple[int, Piece] | TierError] = Mailbox()
         self._claims = claims
-        self._delivery = self._number = 0
+        self._delivery = self._number = self._read_delivery = 0
         self._settled = asyncio.Event()
 
     def take(self, delivery: int, number: int, body: bytes) -> None:
@@ -69,12 +69,24 @@ class OpenChat:
             # Its worker has lost it to another one.
             return
         self._delivery, self._number = delivery, number
-        self.usage = piece.usage
-        self._claims[:] = piece.claims
         if piece.ended or piece.left:
             self.has_ended = True
-            self._settled.set()
         self._arrived.put((delivery, piece))
+        if self.is_left:
+            self.note_unread()
+            if self.has_ended:
+                self._settled.set()
+
+    def note(self, delivery: int, piece: Piece) -> None:
+        """Count what has been used up to this piece, of the worker whose answer is passed on."""
+        self._read_delivery, self.usage = delivery, piece.usage
+        self._claims[:] = piece.claims
+
+    def note_unread(self) -> None:
+        """Count what has arrived for a caller that has left."""
+        for arrived in self._arrived.items:
+            if isinstance(arrived, tuple) and self._read_delivery in (0, arrived[0]):
+                self.note(*arrived)
 
     def fail(self, error: TierError) -> None:
         self._arrived.put(error)
@@ -163,6 +175,7 @@ class ChatQueue:
 
     def leave(self, chat: OpenChat) -> asyncio.Task[None] | None:
         """Forget a chat. One that has not ended is withdrawn, and the task ends once its last counts are there."""
+        chat.note_unread()
         if chat.has_ended:
             self._open.pop(chat.chat, None)
             return None
@@ -347,6 +360,7 @@ class QueuedTier(DelegatingTier):
                     if has_passed:
                         raise TierLostError(f"the worker that answered for tier '{self.name}' is gone")
                     delivered, held = delivery, []
+                chat.note(delivery, piece)
                 piece.sent.put_into(request.sent)
                 now = time.monotonic()
                 for delta in piece.deltas:
