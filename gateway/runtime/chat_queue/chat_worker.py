@@ -1,6 +1,7 @@
 """The worker's side: takes chats from the queue, asks its tiers, and sends every delta back."""
 
 import asyncio
+import itertools
 import logging
 import secrets
 import time
@@ -92,11 +93,15 @@ class ChatWorker:
         await asyncio.gather(*(task for _, task in left), return_exceptions=True)
 
     async def _take_all(self) -> None:
+        turns = itertools.count()
         while not self._draining:
             self._turn.clear()
             free = self._concurrency - self.running
             tiers = [tier.name for tier in self._tiers() if tier.is_started]
             if free > 0 and tiers:
+                # Tiers take turns to be first, so that none starves another of the same priority.
+                first = next(turns) % len(tiers)
+                tiers = tiers[first:] + tiers[:first]
                 with suppress(RedisUnavailableError):
                     for taken in await self._chats.take(self._worker, tiers, free):
                         self._begin(taken)

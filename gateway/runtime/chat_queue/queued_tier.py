@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -121,6 +122,7 @@ class ChatQueue:
         self._lease, self._most_waiting = lease_seconds, most_waiting
         self._gateway = secrets.token_hex(8)
         self._open: dict[str, OpenChat] = {}
+        self._running: Counter[str] = Counter()
         self._missing: frozenset[str] = frozenset()
         self._leaving: set[asyncio.Task[None]] = set()
         self._tiers: list[str] = []
@@ -159,6 +161,7 @@ class ChatQueue:
         self._put += 1
         chat = OpenChat(str(self._put), tier, request.meter.claims)
         self._open[chat.chat] = chat
+        self._running[tier] += 1
         try:
             is_put = await self._chats.put(self._gateway, chat.chat, tier, request.priority, body, self._most_waiting)
         except RedisUnavailableError as error:
@@ -168,7 +171,7 @@ class ChatQueue:
             self.leave(chat)
             raise
         if not is_put:
-            del self._open[chat.chat]
+            self._forget(chat)
             raise self._full(tier)
         request.meter.add(lambda: chat.usage)
         return chat
@@ -177,7 +180,7 @@ class ChatQueue:
         """Forget a chat. One that has not ended is withdrawn, and the task ends once its last counts are there."""
         chat.note_unread()
         if chat.has_ended:
-            self._open.pop(chat.chat, None)
+            self._forget(chat)
             return None
         chat.is_left = True
         task = once(self._withdraw(chat), "a chat that was left")
@@ -197,7 +200,7 @@ class ChatQueue:
         return TierLoad(
             # While Redis is away, an attempt says so, more clearly than a tier that is passed over.
             healthy=bool(healthy),
-            running=sum(chat.tier == tier for chat in self._open.values()),
+            running=self._running[tier],
             waiting=depth.waiting,
             predicted_wait_seconds=depth.oldest_seconds + min(healthy, default=0.0),
         )
@@ -225,7 +228,11 @@ class ChatQueue:
                 if await self._chats.withdraw(self._gateway, chat.chat):
                     await chat.settled()
         finally:
-            self._open.pop(chat.chat, None)
+            self._forget(chat)
+
+    def _forget(self, chat: OpenChat) -> None:
+        del self._open[chat.chat]
+        self._running[chat.tier] -= 1
 
     async def _read(self) -> None:
         """Hand every result to its chat. While Redis is away, chats wait for a lease."""
