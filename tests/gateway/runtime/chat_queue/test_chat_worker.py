@@ -202,23 +202,26 @@ async def test_a_tier_waits_for_a_gateway_that_reads_nothing(
     tier = ScriptedTier(1)
     tier.words = tuple(f"{n} " for n in range(1000))
     await start(tier)
-    chat = await gateway.put()
+    await gateway.put()
     await eventually(lambda: _results(redis_store, 2))
     await asyncio.sleep(0.3)
     assert await _results(redis_store, 2)
     made = tier.requests[0].meter.usage().completion_tokens
     assert made < 300
-    text = ""
-    while not tier.ended.is_set() or await redis_store.redis.xlen(results_of("gw")):
-        for entry, fields in await redis_store.redis.xrange(results_of("gw")):
-            text += said([decoded_piece(result_of(fields)[3])])
-            await redis_store.redis.xdel(results_of("gw"), entry)
+    texts: list[str] = []
+    while not await _is_over(gateway):
+        texts += await _read(redis_store)
         await asyncio.sleep(0.01)
-    await eventually(lambda: _is_over(gateway))
-    for _, fields in await redis_store.redis.xrange(results_of("gw")):
-        text += said([decoded_piece(result_of(fields)[3])])
-    assert text == "".join(tier.words)
-    assert chat == "1"
+    texts += await _read(redis_store)
+    assert "".join(texts) == "".join(tier.words)
+
+
+async def _read(store: RedisStore) -> list[str]:
+    """Take what is among the results."""
+    entries = await store.redis.xrange(results_of("gw"))
+    for entry, _ in entries:
+        await store.redis.xdel(results_of("gw"), entry)
+    return [said([decoded_piece(result_of(fields)[3])]) for _, fields in entries]
 
 
 async def _results(store: RedisStore, number: int) -> bool:
