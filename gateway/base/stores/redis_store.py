@@ -75,6 +75,18 @@ def _require_files(url: str) -> None:
         raise SettingsError(str(error)) from error
 
 
+async def cancellable(asking: Awaitable[T]) -> T:
+    """Await what a client is asked, and raise a cancellation that came meanwhile: the client sends by
+    `asyncio.wait_for`, which before Python 3.12 loses one that comes as it ends."""
+    cancelling = asyncio.current_task().cancelling  # type: ignore[union-attr]
+    before = cancelling()
+    try:
+        return await asking
+    finally:
+        if cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class RedisStore:
     """The process's shared client. `clock`: monotonic seconds."""
 
@@ -100,16 +112,8 @@ class RedisStore:
 
         if self.away:
             raise RedisUnavailableError("Redis is down")
-        cancelling = asyncio.current_task().cancelling  # type: ignore[union-attr]
-        before = cancelling()
         try:
-            try:
-                answer = await command(self.redis)
-            finally:
-                # The client sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes as it
-                # ends.
-                if cancelling() > before:
-                    raise asyncio.CancelledError
+            answer = await cancellable(command(self.redis))
         except (RedisError, OSError) as error:
             if not self.is_failing:
                 log.warning("Redis is down (%s); it is retried every %g s", type(error).__name__, REST_SECONDS)

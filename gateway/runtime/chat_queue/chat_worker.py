@@ -10,7 +10,13 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 
 import msgspec
 
-from gateway.base.stores.redis_store import TIMEOUT_SECONDS, RedisStore, RedisUnavailableError, redis_client
+from gateway.base.stores.redis_store import (
+    TIMEOUT_SECONDS,
+    RedisStore,
+    RedisUnavailableError,
+    cancellable,
+    redis_client,
+)
 from gateway.base.stores.retries import background
 from gateway.runtime.chat_queue.redis_chats import BELL, MOST_DELIVERIES, RedisChats, TakenChat
 from gateway.runtime.chat_queue.wire import TierFacts, WorkerFacts, decoded_request, encoded_facts, piece_of
@@ -159,9 +165,10 @@ class ChatWorker:
             while True:
                 try:
                     async with redis.pubsub() as bell:
-                        await bell.subscribe(BELL)
+                        await cancellable(bell.subscribe(BELL))
                         while True:
-                            rung = await bell.get_message(ignore_subscribe_messages=True, timeout=_LOOK_SECONDS)
+                            ringing = bell.get_message(ignore_subscribe_messages=True, timeout=_LOOK_SECONDS)
+                            rung = await cancellable(ringing)
                             if rung is not None:
                                 self._hear(rung["data"].decode())
                 except (RedisError, OSError):

@@ -12,7 +12,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.base.stores.redis_store import TIMEOUT_SECONDS, RedisStore, RedisUnavailableError, redis_client
+from gateway.base.stores.redis_store import (
+    TIMEOUT_SECONDS,
+    RedisStore,
+    RedisUnavailableError,
+    cancellable,
+    redis_client,
+)
 from gateway.base.stores.retries import background
 from gateway.runtime.chat_queue.redis_chats import Depth, Look, RedisChats, result_of, results_of
 from gateway.runtime.chat_queue.wire import Piece, TierFacts, decoded_facts, decoded_piece, encoded_request
@@ -242,14 +248,15 @@ class ChatQueue:
         async with aclosing(redis_client(self._url, timeout_seconds=_BLOCK_SECONDS + TIMEOUT_SECONDS)) as redis:
             while True:
                 try:
-                    answer: Any = await redis.xread({name: after}, count=_AT_ONCE, block=round(_BLOCK_SECONDS * 1e3))
+                    reading = redis.xread({name: after}, count=_AT_ONCE, block=round(_BLOCK_SECONDS * 1e3))
+                    answer: Any = await cancellable(reading)
                     entries = answer[0][1] if answer else []
                     for entry, fields in entries:
                         self._note(fields)
                         after = entry
                     if entries:
                         # All that is before the last one, which the next call passes over.
-                        await redis.xtrim(name, minid=after, approximate=False)
+                        await cancellable(redis.xtrim(name, minid=after, approximate=False))
                     self.is_away, away_since = False, 0.0
                 except (RedisError, OSError) as error:
                     if not self.is_away:
