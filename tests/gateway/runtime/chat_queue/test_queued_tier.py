@@ -107,7 +107,7 @@ async def test_words_come_in_order_and_each_piece_once(tier: Tier, ada: Worker) 
     assert answer.request.meter.usage().completion_tokens == 3
 
 
-async def test_a_chat_that_another_worker_begins_again_is_lost_to_a_stream_that_has_begun(
+async def test_a_chat_that_another_worker_starts_again_is_lost_to_a_stream_with_words(
     tier: Tier, ada: Worker, bob: Worker
 ) -> None:
     answer = Answer(tier)
@@ -121,7 +121,7 @@ async def test_a_chat_that_another_worker_begins_again_is_lost_to_a_stream_that_
     with pytest.raises(TierLostError):
         await answer.task
     assert answer.words == ["a ", "b "]
-    # It is withdrawn, so that nobody computes it in vain.
+    # It is withdrawn, so that no worker computes it in vain.
     await eventually(lambda: _is_withdrawn(bob, again))
     assert answer.request.meter.usage().completion_tokens == 2
 
