@@ -119,15 +119,20 @@ class Site:
         process.send_signal(signal.SIGSTOP)
         return process, metrics
 
+    @property
+    def _client(self) -> openai.OpenAI:
+        """One that waits no longer than the tests do for an answer that does not come."""
+        return self.gateway.client.with_options(timeout=60, max_retries=0)
+
     def stream(self, name: str) -> str:
         """The text of a streamed chat."""
-        chunks = self.gateway.client.chat.completions.create(
+        chunks = self._client.chat.completions.create(
             model="tier-1", messages=[{"role": "user", "content": name}], stream=True
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
     def whole(self, name: str) -> str:
-        answer = self.gateway.client.chat.completions.create(
+        answer = self._client.chat.completions.create(
             model="tier-1", messages=[{"role": "user", "content": name}]
         )
         return answer.choices[0].message.content or ""
