@@ -105,6 +105,8 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 
     if role == "core":
         raise click.UsageError("--role core serves a core here; with --cluster Ray starts the cores")
+    if settings.chat_queue == "put":
+        raise click.UsageError("AIO_CHAT_QUEUE=put leaves every chat to workers, so --cluster would start unused cores")
     if deploys:
         from gateway.cli.cluster import require_ray
         from tiers.catalog.load import load_catalog

@@ -345,6 +345,15 @@ def test_a_group_can_be_named_for_a_core_process_only() -> None:
     assert "--group cpu goes with --role core" in refused.output
 
 
+def test_a_gateway_whose_chats_are_queued_starts_no_cores_on_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIO_CHAT_QUEUE", "put")
+    refused = aio("serve", "--cluster", "127.0.0.1:1", "--data-dir", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "--cluster would start unused cores" in refused.output
+
+
 def test_models_shows_gpu_groups_with_their_memory_and_what_this_machine_lacks_for_them() -> None:
     shown = aio("models", "--catalog", "datacenter")
     assert shown.exit_code == 0, shown.output
