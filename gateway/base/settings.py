@@ -255,19 +255,25 @@ class Settings(DerivedSettings, msgspec.Struct, frozen=True, kw_only=True, forbi
     chat_queue: Annotated[
         ChatQueueUse,
         Meta(
-            description="Chats through a durable queue in Redis: `put` has no models here and leaves every chat to "
-            "processes that `take`, as `aio worker` does unless this is `off`"
+            description="Chats through a durable queue in Redis. With `put`, this process has no models and puts every "
+            "chat into the queue. With `take`, it answers chats of the queue, as `aio worker` does unless this is `off`"
         ),
     ] = "off"
     chat_queue_concurrency: Annotated[
-        int, Meta(ge=1, le=4096, description="Chats of the queue that a process which takes them answers at once")
+        int, Meta(ge=1, le=4096, description="Number of queued chats that a process answers at once")
     ] = 64
     chat_queue_waiting: Annotated[
-        int, Meta(ge=1, description="Most chats of a tier and a priority that wait in the queue; above: 503")
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of chats of one tier and priority that wait in the queue. Further ones get 503",
+        ),
     ] = 1000
     chat_queue_lease_seconds: Annotated[
         float,
-        Meta(ge=0.5, le=3600, description="Seconds after which another worker takes over the chats of a dead worker"),
+        Meta(
+            ge=0.5, le=3600, description="Seconds after which another worker takes over the chats of a worker that died"
+        ),
     ] = 5.0
     request_seconds: Annotated[
         float,
