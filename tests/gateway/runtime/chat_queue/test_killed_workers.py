@@ -132,9 +132,7 @@ class Site:
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
     def whole(self, name: str) -> str:
-        answer = self._client.chat.completions.create(
-            model="tier-1", messages=[{"role": "user", "content": name}]
-        )
+        answer = self._client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": name}])
         return answer.choices[0].message.content or ""
 
     def is_empty(self) -> bool:
