@@ -108,7 +108,7 @@ class Site:
         process = self._stack.enter_context(running)
         assert process.stdout is not None
         for line in process.stdout:
-            if "probes and metrics" in line:
+            if "Probes and metrics" in line:
                 return process, line.split()[-1]
         raise AssertionError((data / "log").read_text())
 
