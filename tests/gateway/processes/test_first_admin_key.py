@@ -227,6 +227,6 @@ def test_a_weak_chosen_key_stops_the_start_without_being_shown(
         assert process.wait(ENDED_SECONDS) != 0
     said = (tmp_path / "data" / "log").read_text()
     assert f"{variable}: the key of 'ops' is too weak: it has about" in said
-    assert "`aio new-key ops` makes a key" in said
+    assert "`aio new-key ops` makes a strong key" in said
     assert weak not in said
     assert "Traceback" not in said
