@@ -104,7 +104,8 @@ class Above(NamedTuple):
 
 
 def fit_over_rates(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
-    """Fit a head over `over_rates`, so that it learns how prompts differ, and not how often a tier is good."""
+    """Fit a head over `over_rates`, so that it learns how prompts differ, and not how often a tier is good. No tenant's
+    label moves that table, so one tenant moves the head by no more than its bound."""
     return fit_head(labels, over_rates(labels, prior), penalty)
 
 
