@@ -1,5 +1,6 @@
 """The page Try: a prompt, and at once, without asking a model, its class, P(good enough) and price by tier, and the
-tier that would answer; then that tier's answer with the strongest one's, and a person's label: which is better.
+tier that would answer; then that tier's answer with the strongest one's, and a person's label: which is better. Where
+routing chooses the strongest tier, the next cheaper one's answer is compared with it.
 
 The decision is that of a key's own requests. Asked answers take the path of every request: they are recorded and billed
 under the administrator who asks, within the budgets of that key or team, and only tiers that may see the simulated
@@ -44,13 +45,13 @@ from tiers.dialects.chat_schemas import ChatRequest, Message
 PATH = "/admin/try"
 EVENTS_TYPE = "application/x-ndjson"
 _FIELDS = ("prompt", "system", "key", "quality_target", "max_tokens")
-_SCORES = {"chosen": 1.0, "equal": 0.5, "strongest": 0.0}
+_SCORES = {"cheaper": 1.0, "equal": 0.5, "strongest": 0.0}
 _VIEWER = {"role": "viewer"}
 
-# By class as SPEC RT-01 describes them.
+# By class as SPEC RT-01 describes them; a small model can answer the easy ones.
 EXAMPLES: tuple[tuple[str, str], ...] = (
     ("SIMPLE", "What is the capital of Australia?"),
-    ("SIMPLE", "Translate into French: The meeting is at ten."),
+    ("SIMPLE", "Put these words in alphabetical order: pear, apple, fig."),
     ("MEDIUM", "Write a polite e-mail to a customer whose parcel is a week late, and offer a refund of the postage."),
     ("MEDIUM", "Summarise in three points why a small shop should keep its accounts apart from the owner's."),
     ("COMPLEX", "Write a Python function that merges overlapping intervals, and explain its running time."),
@@ -185,8 +186,9 @@ async def answered(serving: Serving, tier: int, asked: InferenceRequest, say: Ca
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers that were ordered, by tier: routing's choice, then the strongest tier's where that is another one.
-    `consents`: whether the texts may be stored and learned from, without which there is no label."""
+    """The answers that were ordered, by tier: routing's choice or, where that is the strongest tier, the next cheaper
+    one; then the strongest tier. `consents`: whether the texts may be stored and learned from, without which there is
+    no label."""
 
     found: Routed
     requests: list[tuple[int, InferenceRequest]]
@@ -202,7 +204,9 @@ async def order_answers(request: HttpRequest, trial: Trial) -> Ask:
     serving, asker = serving_of(request), caller_of(request)
     simulated = await simulated_caller(request, trial.key)
     route = await routed(serving, trial, simulated)
-    caller, tiers = billed_to(asker, simulated), dict.fromkeys((route.tier, serving.routing.served.strongest))
+    caller, strongest = billed_to(asker, simulated), serving.routing.served.strongest
+    cheaper = min(route.tier, strongest - 1)
+    tiers = [tier for tier in (cheaper, strongest) if tier > 0]
     tag, target = simulated.key_id or "", route.decision.target
     # A rule may give the chosen tier's requests to a target in its place.
     models = {tier: f"tier-{tier}" for tier in tiers} | ({route.tier: target} if target else {})
@@ -217,8 +221,8 @@ async def order_answers(request: HttpRequest, trial: Trial) -> Ask:
 
 
 async def order_verdict(request: HttpRequest, request_id: str, better: str) -> FeedbackTaken:
-    """Store which answer was better as a label of the answer of the tier that routing chose, for the key whose rules it
-    was asked by. Raises `ApiError` 400, 404, 409 and 503."""
+    """Store which answer was better as a label of the cheaper tier's answer, for the key whose rules it was asked by.
+    Raises `ApiError` 400, 404, 409 and 503."""
     serving, actor = serving_of(request), actor_of(request)
     if better not in _SCORES:
         raise bad_request(f"Invalid better: {better[:64]!r}; allowed: {', '.join(_SCORES)}.", "better", "invalid_value")
@@ -286,8 +290,9 @@ async def try_route(request: HttpRequest) -> Response[Any]:
 
 @post("/try/ask", status_code=200)
 async def try_answers(request: HttpRequest) -> Response[Any]:
-    """Ask the tier that routing chooses and the strongest one at once. The page with both answers or, where the client
-    accepts `application/x-ndjson`, a line of JSON per piece of text, then one with the end of the page."""
+    """Ask a cheaper tier, which is routing's choice where that is one, and the strongest one at once. The page with both
+    answers or, where the client accepts `application/x-ndjson`, a line of JSON per piece of text, then one with the end
+    of the page."""
 
     async def work(form: Form) -> Response[Any]:
         trial = _trial_of(form)

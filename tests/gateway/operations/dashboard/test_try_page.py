@@ -239,7 +239,7 @@ async def test_a_verdict_is_a_persons_label_of_the_cheaper_answer_for_the_simula
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     made = await made_key(admin, "labelled")
-    for better, label in (("chosen", "no_worse"), ("equal", "no_worse"), ("strongest", "worse")):
+    for better, label in (("cheaper", "no_worse"), ("equal", "no_worse"), ("strongest", "worse")):
         shown = await asked(admin, key="labelled")
         request_id = forms_of(shown)[VERDICT]["fields"]["request_id"]
         await only_record(aio, request_id)
@@ -270,7 +270,7 @@ async def test_without_the_keys_consent_there_is_no_label_and_no_text_is_kept(
     assert record.messages is None
     assert record.answer is None
     token = {"csrf_token": (await filled(admin))["csrf_token"]}
-    forced = await admin.post(VERDICT, data=token | {"request_id": request_id, "better": "chosen"})
+    forced = await admin.post(VERDICT, data=token | {"request_id": request_id, "better": "cheaper"})
     assert forced.status_code == 409
 
 
@@ -278,7 +278,7 @@ async def test_only_admins_ask_with_their_token_and_label_what_they_asked(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     shown = await asked(admin)
-    theirs = {"request_id": forms_of(shown)[VERDICT]["fields"]["request_id"], "better": "chosen"}
+    theirs = {"request_id": forms_of(shown)[VERDICT]["fields"]["request_id"], "better": "cheaper"}
     without = {"prompt": "What?", "max_tokens": "8"}
     assert (await admin.post(ASK, data=without)).status_code == 403
     assert (await admin.post(VERDICT, data=theirs)).status_code == 403
@@ -308,13 +308,20 @@ async def _key_of(admin: httpx.AsyncClient) -> dict[str, str]:
     return {"authorization": f"Bearer {(await made_key(admin, 'any'))['key']}"}
 
 
-async def test_a_strongest_choice_has_one_answer_and_nothing_to_compare(
+async def test_a_strongest_choice_is_compared_with_the_next_cheaper_tier(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     aio.classifier.p_ok = (0.1, 0.1, 0.1, 1.0)
     shown = await asked(admin)
-    assert "there is no other answer to compare with" in shown.text
-    assert [len(tier.requests) for tier in aio.tiers] == [0, 0, 0, 1]
+    text = unescape(shown.text)
+    assert "Route: tier-4" in text
+    assert "the next cheaper one <small" in text
+    assert "the strongest and routing's choice <small" in text
+    assert [len(tier.requests) for tier in aio.tiers] == [0, 0, 1, 1]
+    request_id = forms_of(shown)[VERDICT]["fields"]["request_id"]
+    assert (await only_record(aio, request_id)).tier == 3
+    done = await submit(admin, shown, VERDICT, better="strongest")
+    assert done.status_code == 303
     await aio.serving.records.flush()  # type: ignore[attr-defined]
     async with aio.serving.database.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(requests)) > 0
