@@ -290,7 +290,7 @@ async def try_route(request: HttpRequest) -> Response[Any]:
 
 @post("/try/ask", status_code=200)
 async def try_answers(request: HttpRequest) -> Response[Any]:
-    """Ask a cheaper tier, which is routing's choice where that is one, and the strongest one at once. The page with both
+    """Ask a cheaper tier, which is routing's choice if that is one, and the strongest one at once. The page with both
     answers or, where the client accepts `application/x-ndjson`, a line of JSON per piece of text, then one with the end
     of the page."""
 
