@@ -79,8 +79,10 @@ def url_of(host: str, port: int) -> str:
     return f"http://{authority_of(shown, port)}"
 
 
-def worker_text(host: str, port: int) -> str:
-    return f"AIO answers batches. Probes and metrics are on http://{authority_of(host, port)}"
+def worker_text(host: str, port: int, *, chats: bool = False) -> str:
+    """Return what a worker answers, queued `chats` too, and where its probes and metrics are."""
+    work = "batches and queued chats" if chats else "batches"
+    return f"AIO answers {work}. Probes and metrics are on http://{authority_of(host, port)}"
 
 
 def start_text(settings: Settings, why: str) -> str:

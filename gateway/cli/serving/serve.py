@@ -3,6 +3,7 @@ queued chats, as many as the load needs.
 """
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -314,7 +315,8 @@ def worker(**options: Any) -> None:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     _set_up_telemetry(settings, "worker")
     private_data_folder(settings.data_path)
-    run_server(settings, http=worker_app, ready=worker_text, administers=False)
+    ready = partial(worker_text, chats=settings.chat_queue != "off")
+    run_server(settings, http=worker_app, ready=ready, administers=False)
 
 
 def _set_up_telemetry(settings: "Settings", role: str) -> None:

@@ -82,6 +82,7 @@ def test_addresses_of_ipv6_are_in_brackets() -> None:
     assert url_of("::1", 80) == "http://[::1]:80"
     assert url_of("::", 80) == url_of("0.0.0.0", 80) == "http://127.0.0.1:80"
     assert worker_text("fd00::1", 80).endswith("http://[fd00::1]:80")
+    assert "answers batches and queued chats." in worker_text("fd00::1", 80, chats=True)
     assert "[fd00::1]:80" in str(cannot_listen("fd00::1", 80, OSError(1, "x")))
 
 
