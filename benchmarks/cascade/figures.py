@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cascade.hull import best_by_group, best_quality, least_cost
+from benchmarks.cascade.hull import best_by_group, least_cost
 from benchmarks.cascade.recorded import Asked
 from benchmarks.cascade.stage import Judge, Known, Served, serve
 from classifier.policy.utility import utility
+from quality.comparison.joint_runs import best_quality
 
 Float = npt.NDArray[np.float64]
 

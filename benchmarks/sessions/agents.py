@@ -10,9 +10,9 @@ import click
 import msgspec
 import numpy as np
 
-from benchmarks.sessions.joint_runs import Check, RunOutcomes, decide, ordered_pairs, prior_pairs, true_gains
-from benchmarks.sessions.outcome_file import read_outcomes
 from gateway.cli.options import FILE
+from quality.comparison.joint_runs import Check, RunOutcomes, decide, ordered_pairs, prior_pairs, true_gains
+from quality.comparison.run_outcomes import read_outcomes
 from quality.comparison.session_pairs import LEAST_TASKS
 
 
@@ -64,7 +64,7 @@ def measure(
         raise ValueError(f"{labels} of {tasks} tasks are labelled; at least {LEAST_TASKS} must be held out")
     rng = np.random.default_rng([seed, labels])
     public = np.array([scores.get(model, np.nan) for model in outcomes.models])
-    prior = prior_pairs(outcomes.usd.mean(axis=0), check, public)
+    prior = prior_pairs(np.nanmean(outcomes.usd, axis=0), check, public)
     # Dollars alone order pairs before any label, but are worth no share of the error probability.
     named = prior if np.isfinite(public).any() else []
     first, second = ordered_pairs(len(outcomes.models))
@@ -209,7 +209,7 @@ def agents(
 
 def _print(figures: AgentFigures) -> None:
     for line in figures.left_out:
-        click.echo(f"left out: {line}")
+        click.echo(f"note: {line}")
     check = figures.check
     click.echo(
         f"{figures.models} models, {figures.tasks} tasks; a check that catches {check.catches:.0%} of failures and "

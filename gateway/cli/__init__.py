@@ -40,6 +40,7 @@ main = LazyGroup(
         "outcomes": (".classifier.import_outcomes:outcomes", "Import known outcomes as labels."),
         "classifier": (".classifier:classifier", "Train and evaluate the classifier."),
         "bench": (".planning.bench:bench", "Measure the core, server processes and tiers."),
+        "sessions": (".quality.sessions:sessions", "Choose models for runs of agents."),
         "report": (".quality.report:report", "Show whether routing pays: cost, quality, verdict, what would help."),
         "keys": (".access.keys:keys", "Make, show, limit, rotate, pause, revoke and declare API keys."),
         "teams": (".access.teams:teams", "Make and show teams and their budgets."),

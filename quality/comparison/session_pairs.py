@@ -48,7 +48,8 @@ PairVerdict = Literal["pays", "does_not_pay"]
 
 
 class Ways(NamedTuple):
-    """Ways to serve, by [n, k] values of independent tasks whose means are a way's: resolved, and US dollars."""
+    """Ways to serve, by [n, k] values of independent tasks whose means are a way's: resolved, and US dollars. NaN where
+    a way did not run a task: two ways are compared on the tasks that both ran."""
 
     resolved: Float
     usd: Float
@@ -91,7 +92,7 @@ def decide_between(
     """Return the decision between `single` models [n, m], called `names`, and `pairs` [n, k], of the two models each
     that `order` names. `shortlist`: pairs that the prior named before the outcomes were known."""
     tasks = len(single.resolved)
-    paid, right = single.usd.mean(axis=0), single.resolved.mean(axis=0)
+    paid = np.nanmean(single.usd, axis=0)
     rates = _rates(paid)
     bounds = _bounds(single, pairs, rates)
     scores = bounds.mean / bounds.error
@@ -106,22 +107,29 @@ def decide_between(
             lower = bounds.mean - _critical(single, pairs, rates, kept, level) * bounds.error
             low[family] = np.where(kept, lower, -np.inf).max(axis=1)[family]
     best = int(low.argmax() if low.max() > 0 else scores.max(axis=1).argmax())
-    value = right - exchange_of(DEFAULT_TARGET) * paid / paid[right.argmax()] if paid.max() > 0 else right
     first, second = order[best]
     pays = tasks >= LEAST_TASKS and bool(low[best] > 0)
     return PairDecision(
         verdict="pays" if pays else "does_not_pay",
         first=names[first],
         second=names[second],
-        alone=names[int(value.argmax())],
+        alone=names[_best_alone(single, paid)],
         gain=float(bounds.mean[best].max()),
         low=float(low[best]),
-        usd=float(pairs.usd[:, best].mean()),
+        usd=float(np.nanmean(pairs.usd[:, best])),
         tasks=tasks,
         pairs=len(order),
         eliminated=int((~alive.any(axis=1)).sum()),
         because="its lower bound is above 0 against every model" if pays else "no pair's lower bound is above 0",
     )
+
+
+def _best_alone(single: Ways, paid: Float) -> int:
+    """Return the model of the highest utility at the default target, by its mean difference to each other model."""
+    best = int(np.nanmean(single.resolved, axis=0).argmax())
+    rate = exchange_of(DEFAULT_TARGET) / paid[best] if paid[best] > 0 else 0.0
+    mean, _ = _differences(single, single, rate, np.arange(len(paid)))
+    return int(mean.mean(axis=1).argmax())
 
 
 def _rates(paid: Float) -> Float:
@@ -142,13 +150,20 @@ def _bounds(single: Ways, pairs: Ways, rates: Float) -> _Bounds:
 
 
 def _differences(single: Ways, pairs: Ways, rate: float, rows: Whole) -> tuple[Float, Float]:
-    """The mean differences [k, m] of the utility of pairs `rows` to single models', and their standard errors."""
-    tasks = len(single.resolved)
+    """The mean differences [k, m] of the utility of pairs `rows` to single models', and their standard errors. Two that
+    have fewer than two tasks in common cannot be compared: the pair is then taken to lose."""
     ours, theirs = _utility(pairs, rate)[:, rows], _utility(single, rate)
-    mean = ours.mean(axis=0)[:, None] - theirs.mean(axis=0)
-    ours, theirs = ours - ours.mean(axis=0), theirs - theirs.mean(axis=0)
-    squares = np.square(ours).sum(axis=0)[:, None] + np.square(theirs).sum(axis=0) - 2 * ours.T @ theirs
-    return mean, np.sqrt((np.maximum(squares, 0) + _PSEUDO_SQUARES) / (tasks - 1) / tasks)
+    ran, others_ran = (np.isfinite(values).astype(np.float64) for values in (ours, theirs))
+    # Less their means, so that sums of squares lose no digits.
+    middle = np.nanmean(ours, axis=0), np.nanmean(theirs, axis=0)
+    ours, theirs = np.nan_to_num(ours - middle[0]), np.nan_to_num(theirs - middle[1])
+    tasks = ran.T @ others_ran
+    count = np.maximum(tasks, 2.0)
+    apart = (ours.T @ others_ran - ran.T @ theirs) / count
+    squares = np.square(ours).T @ others_ran + ran.T @ np.square(theirs) - 2 * ours.T @ theirs - count * apart**2
+    error = np.sqrt((np.maximum(squares, 0) + _PSEUDO_SQUARES) / (count - 1) / count)
+    mean = apart + middle[0][:, None] - middle[1]
+    return np.where(tasks < 2, -1.0, mean), np.where(tasks < 2, 1.0, error)
 
 
 def _critical(single: Ways, pairs: Ways, rates: Float, kept: npt.NDArray[np.bool_], level: float) -> float:
@@ -156,7 +171,7 @@ def _critical(single: Ways, pairs: Ways, rates: Float, kept: npt.NDArray[np.bool
     rates [k, rates] exceeds with probability `level`. A bound rises only if those against all models do that are near
     it, so that models which are nearly as strong make a rise less likely."""
     tasks = len(single.resolved)
-    normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks)) / tasks
+    normal = np.random.default_rng(0).standard_normal((BOOTSTRAP, tasks))
     most = np.full(BOOTSTRAP, -np.inf)
     for column, rate in enumerate(rates):
         if not len(rows := np.nonzero(kept[:, column])[0]):
@@ -164,12 +179,12 @@ def _critical(single: Ways, pairs: Ways, rates: Float, kept: npt.NDArray[np.bool
         mean, error = _differences(single, pairs, rate, rows)
         scores = mean / error
         ours, theirs = _utility(pairs, rate)[:, rows], _utility(single, rate)
-        drawn, drawn_single = normal @ (ours - ours.mean(axis=0)), normal @ (theirs - theirs.mean(axis=0))
         weakest = scores.min(axis=1)
         rises = np.full((BOOTSTRAP, len(rows)), np.inf)
         for model in np.nonzero((scores < weakest[:, None] + _NEAR).any(axis=0))[0]:
-            moved = (drawn - drawn_single[:, model, None]) / error[:, model] + scores[:, model]
-            rises = np.minimum(rises, moved)
+            off = ours - theirs[:, model, None] - mean[:, model]
+            drawn = normal @ np.nan_to_num(off) / np.maximum(np.isfinite(off).sum(axis=0), 1)
+            rises = np.minimum(rises, drawn / error[:, model] + scores[:, model])
         most = np.maximum(most, (rises - weakest).max(axis=1))
     critical = float(np.quantile(most, 1 - level))
     # Of Student's t, by the first term of Cornish and Fisher: errors are estimated from few tasks.

@@ -27,6 +27,7 @@ ALLOWED = {
     "gateway/cli/live/launch.py": "a setting of Codex",
     "gateway/operations/setup/": "configuration of other gateways, and what lists of models say of them",
     "gateway/planning/load_test/run.py": "a note of the report",
+    "quality/comparison/run_outcomes.py": "columns of published results",
     "quality/verification/verifier.py": "a kind of grammar",
     "tiers/catalog/": "entries of the catalogue, which name fields of a server for its operator",
     "tiers/conversation.py": "the names of the bytes of media, which chats and `Media.data` share",

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.cascade.hull import best_by_group, best_quality, least_cost
+from benchmarks.cascade.hull import best_by_group, least_cost
 from benchmarks.cascade.recorded import agree, read_answers
 from benchmarks.cascade.savings import Ladder, SavingResults
 from benchmarks.report.measurement import read_results
+from quality.comparison.joint_runs import best_quality
 
 LADDER = ("small", "middle", "large")
 

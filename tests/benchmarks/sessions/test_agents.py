@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks.__main__ import main
-from benchmarks.sessions.outcome_file import read_outcomes
+from quality.comparison.run_outcomes import read_outcomes
 
 MODELS = {"cheap": (0.5, 0.1), "middle": (0.6, 0.5), "dear": (0.9, 1.0)}
 TASKS = 240

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sessions.joint_runs import (
+from quality.comparison.joint_runs import (
     Check,
     RunOutcomes,
     checked_pairs,

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from benchmarks.cascade.hull import best_quality
-from quality.comparison.session_pairs import Float, PairDecision, Ways, Whole, decide_between
+from quality.comparison.session_pairs import LEAST_TASKS, Float, PairDecision, Ways, Whole, decide_between
 
 SHORTLIST = 8
 """Pairs that the prior names."""
@@ -24,18 +23,26 @@ _PRIOR_OVERLAP = 0.6
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`catches`: the share of failed results that it rejects; `rejects`: that of good ones."""
+    """How good a check of results is."""
 
     catches: float = 0.7
+    """The share of failed results that it rejects."""
     rejects: float = 0.1
+    """The share of good results that it rejects."""
 
 
 class RunOutcomes(NamedTuple):
-    """Of [n, m] runs by task and model: `resolved` in [0, 1], and US dollars."""
+    """Of [n, m] runs by task and model: `resolved` in [0, 1], and US dollars; NaN where a model did not run a task."""
 
     models: Sequence[str]
     resolved: Float
     usd: Float
+
+
+def complete_runs(outcomes: RunOutcomes) -> RunOutcomes:
+    """Return the tasks that all models ran."""
+    complete = np.isfinite(outcomes.resolved).all(axis=1)
+    return outcomes._replace(resolved=outcomes.resolved[complete], usd=outcomes.usd[complete])
 
 
 def ordered_pairs(models: int) -> tuple[Whole, Whole]:
@@ -56,6 +63,22 @@ def checked_pairs(outcomes: RunOutcomes, check: Check, seen: Float | None = None
     return Ways(good, usd[:, first] + rejected[:, first] * usd[:, second])
 
 
+def best_quality(costs: Sequence[float], qualities: Float, at: Float) -> Float:
+    """Return the best quality [n] at each mean cost `at` [n] of a mixture of ways with `costs` [k] and `qualities`
+    [n, k]. A mixture may cost less than `at`; there must be a way that does."""
+    order = np.argsort(costs, kind="stable")
+    prices, values = np.asarray(costs, np.float64)[order], qualities[:, order]
+    best = np.full(len(at), -np.inf)
+    for i, price in enumerate(prices):
+        best = np.where(price <= at + 1e-12, np.maximum(best, values[:, i]), best)
+        for j in range(i + 1, len(prices)):
+            if prices[j] > price:
+                share = (at - price) / (prices[j] - price)
+                mixed = values[:, i] + share * (values[:, j] - values[:, i])
+                best = np.where((share >= 0) & (share <= 1), np.maximum(best, mixed), best)
+    return best
+
+
 def lottery(resolved: Float, usd: Float, at: Float) -> Float:
     """Return the best mean outcome [k] of a lottery between models with mean outcomes `resolved` [m] and dollars `usd`
     [m] that costs at most `at` [k] on average; minus infinity where no model is so cheap."""
@@ -63,7 +86,9 @@ def lottery(resolved: Float, usd: Float, at: Float) -> Float:
 
 
 def true_gains(outcomes: RunOutcomes, check: Check) -> Float:
-    """Return the gain of each ordered pair over the lottery of all models at its dollars, on these very tasks."""
+    """Return the gain of each ordered pair over the lottery of all models at its dollars, on the very tasks that all
+    models ran."""
+    outcomes = complete_runs(outcomes)
     pairs = checked_pairs(outcomes, check)
     single = outcomes.resolved.mean(axis=0), outcomes.usd.mean(axis=0)
     gains: Float = pairs.resolved.mean(axis=0) - lottery(*single, pairs.usd.mean(axis=0))
@@ -111,7 +136,11 @@ def prior_pairs(usd: Float, check: Check, scores: Float | None = None, most: int
 
 def why_shuffled(outcomes: RunOutcomes) -> str:
     """Return why rows of one task do not seem to belong together, "" where they do (at 1%): models agree on which tasks
-    are hard, and tasks on which models are dear or good, more than outcomes and dollars that are dealt at random."""
+    are hard, and tasks on which models are dear or good, more than outcomes and dollars that are dealt at random. Only
+    tasks that all models ran tell."""
+    outcomes = complete_runs(outcomes)
+    if len(outcomes.resolved) < LEAST_TASKS:
+        return f"all models ran {len(outcomes.resolved)} tasks only, too few to see whether the rows belong together"
     rng = np.random.default_rng(0)
     dear = np.argsort(np.argsort(outcomes.usd, axis=1, kind="stable"), axis=1, kind="stable").astype(np.float64)
     if _agreement_p(outcomes.resolved.T, rng) > _ALIGNED:

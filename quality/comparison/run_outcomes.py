@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.sessions.joint_runs import RunOutcomes
+from quality.comparison.joint_runs import RunOutcomes
 
 # The names that collections use for each column, in the order of columns without names.
 COLUMNS = {
@@ -21,16 +21,17 @@ COLUMNS = {
     "usd": ("usd", "cost_usd", "cost", "dollars", "instance_cost", "total_cost", "price"),
 }
 _TRUE, _FALSE = {"true", "yes", "y", "t", "resolved", "passed"}, {"false", "no", "n", "f", "unresolved", "failed"}
-# A model with outcomes of fewer tasks is left out, and more models are while fewer tasks are known of all of them.
-LEAST_COVERED, LEAST_COMPLETE = 0.8, 0.5
+# A model with outcomes of a smaller share of the tasks is left out.
+LEAST_COVERED = 0.5
 
 
 def read_outcomes(file: Path) -> tuple[RunOutcomes, list[str]]:
-    """Return the outcomes of the tasks that all models ran, and in a sentence each what was left out.
+    """Return the outcomes, and in a sentence each what was left out or is incomplete.
 
     FILE is CSV (with names or in the order of `COLUMNS`), JSON lines or one JSON list of objects or lists, gzipped or
-    not. Several runs of a model on a task are averaged; unknown dollars are the model's mean. Raises `ValueError` for a
-    file without two models and two tasks, and for a row that cannot be read, with its number.
+    not. Several runs of a model on a task are averaged. Unknown dollars of a run are the model's mean. What a model did
+    not run is NaN. Raises `ValueError` for a file without two models and two tasks, and for a row that cannot be read,
+    with its number.
     """
     runs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     skipped = 0
@@ -60,27 +61,21 @@ def _table(runs: dict[tuple[str, str], list[tuple[float, float]]], said: list[st
         costs = [paid for _, paid in ones if not math.isnan(paid)]
         resolved[row[task], column[model]] = np.mean([outcome for outcome, _ in ones])
         usd[row[task], column[model]] = np.mean(costs) if costs else np.nan
-    kept = list(range(len(models)))
+    kept = []
     for j, model in enumerate(models):
+        ran = np.isfinite(resolved[:, j])
         if np.isnan(usd[:, j]).all():
             said.append(f"{model}: no dollars")
-        elif np.isfinite(resolved[:, j]).mean() < LEAST_COVERED:
-            said.append(f"{model}: outcomes of {np.isfinite(resolved[:, j]).mean():.0%} of the tasks")
+        elif ran.mean() < LEAST_COVERED:
+            said.append(f"{model}: outcomes of {ran.mean():.0%} of the tasks")
         else:
-            usd[:, j] = np.where(np.isnan(usd[:, j]), np.nanmean(usd[:, j]), usd[:, j])
-            continue
-        kept.remove(j)
-    while len(kept) > 2 and (complete := np.isfinite(resolved[:, kept]).all(axis=1)).mean() < LEAST_COMPLETE:
-        worst = min(kept, key=lambda j: float(np.isfinite(resolved[:, j]).mean()))
-        said.append(f"{models[worst]}: too few tasks in common with the others")
-        kept.remove(worst)
-    complete = np.isfinite(resolved[:, kept]).all(axis=1)
-    if len(kept) < 2 or complete.sum() < 2:
-        raise ValueError(f"{len(kept)} models with {int(complete.sum())} tasks in common; two of each are needed")
-    if not complete.all():
-        said.append(f"{int((~complete).sum())} of {len(tasks)} tasks that not all models ran")
-    names = [models[j] for j in kept]
-    return RunOutcomes(names, resolved[complete][:, kept], usd[complete][:, kept]), said
+            usd[:, j] = np.where(ran & np.isnan(usd[:, j]), np.nanmean(usd[:, j]), usd[:, j])
+            kept.append(j)
+            if not ran.all():
+                said.append(f"{model}: ran {int(ran.sum())} of {len(tasks)} tasks, and is compared on these")
+    if len(kept) < 2 or len(tasks) < 2:
+        raise ValueError(f"{len(kept)} models with {len(tasks)} tasks; two of each are needed")
+    return RunOutcomes([models[j] for j in kept], resolved[:, kept], usd[:, kept]), said
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
