@@ -332,7 +332,7 @@ class TestCommand:
 
     async def test_mistakes_are_explained(self, aio: RunningGateway) -> None:
         assert (await self.run(aio, "set", "max_num_seqs")).exit_code == 2
-        for url, said in (("http://127.0.0.1:9", "is `aio serve` running"), (f"{aio.url}/docs", "404")):
+        for url, said in (("http://127.0.0.1:9", "Is `aio serve` running"), (f"{aio.url}/docs", "404")):
             wrong = await asyncio.to_thread(CliRunner().invoke, main, ["knobs", "show", "--url", url])
             assert wrong.exit_code == 1
             assert url in wrong.output

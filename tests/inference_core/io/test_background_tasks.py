@@ -24,6 +24,7 @@ AWAITED = {
     "gateway/runtime/engines/engine_child.py": "the owner of the program",
     "gateway/runtime/engines/engine_process.py": "the owner of the program",
     "gateway/batches/line_worker.py": "its callback logs the line that was given up",
+    "gateway/runtime/chat_queue/chat_worker.py": "its callback logs the chat that was given up; sending is awaited",
     "gateway/processes/supervisor.py": "its failure ends the whole command",
     "gateway/telemetry/readings.py": "the pages that look, which show the last figures",
     "gateway/operations/running_figures.py": "the next scrape, which shows its last figures",
