@@ -88,13 +88,8 @@ def association(
 
 
 def _observed(labels: Labels, most_of_tenant: int) -> tuple[Numbers, Numbers]:
-    """Return the row and the tier [m] of the newest labels, of equal prompts one a tier: a prompt that is asked again
-    and again is no evidence of others."""
-    _, prompt = np.unique(labels.embedding, axis=0, return_inverse=True)
+    """Return the row and the tier [m] of the newest labels."""
     row, tier = (places[::-1] for places in np.nonzero(labels.told > 0))
-    _, newest = np.unique(np.stack([prompt[row], tier]), axis=1, return_index=True)
-    kept = np.sort(newest)
-    row, tier = row[kept], tier[kept]
     counts = np.ones(len(row), np.bool_)
     for one, number in {*zip(labels.tenant[row].tolist(), tier.tolist(), strict=True)}:
         if one >= 0:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events, audited
 from migrations.tables.quality import retrain_runs, training_rows
 from migrations.tables.requests import requests
+from quality.statistics import MIN_ROWS
 from quality.store.queries import labels_count_from
 
 
@@ -114,22 +115,18 @@ class RetrainRuns:
         return data_hash
 
     async def judged(self) -> int:
-        """Return how many candidates were judged since the last one that was accepted, and since labels were reset."""
-        accepted = (
-            select(func.max(audit_events.c.created_at))
-            .where(audit_events.c.action == "retrain.accepted")
-            .scalar_subquery()
-        )
+        """Return how many candidates were judged by enough rows since the last one that was accepted, and since labels
+        were reset. With fewer rows none is accepted, so such a look is no chance of a mistake."""
+        last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == "retrain.accepted")
         async with self._engine.connect() as connection:
-            since = await labels_count_from(connection)
-            query = select(func.count()).where(
+            reset_at, accepted_at = await labels_count_from(connection), await connection.scalar(last) or 0.0
+            query = select(retrain_runs.c.metrics).where(
                 retrain_runs.c.status == "done",
                 retrain_runs.c.classifier_version.is_not(None),
-                retrain_runs.c.created_at > func.coalesce(accepted, since),
-                retrain_runs.c.created_at > since,
+                retrain_runs.c.finished_at > max(reset_at, accepted_at),
             )
-            number: int | None = await connection.scalar(query)
-        return number or 0
+            metrics = (await connection.execute(query)).scalars().all()
+        return sum(1 for judgement in metrics if judgement and judgement.get("new_rows", 0) >= MIN_ROWS)
 
     async def _made_since(self, connection: AsyncConnection, due: float) -> Made | None:
         query = (

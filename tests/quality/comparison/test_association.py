@@ -68,19 +68,6 @@ def test_labels_that_depend_on_prompts_are_seen() -> None:
     assert p_of(ordered).is_shown
 
 
-def test_a_prompt_that_is_asked_again_and_again_is_no_evidence_of_others() -> None:
-    known = near_the_target(10, 3)
-    again = known.take(np.arange(400) % 10)
-    assert p_of(again).p == p_of(known).p
-
-
-def test_of_equal_prompts_the_newest_label_counts() -> None:
-    known = near_the_target(60, 3)
-    older = replace(known, scores=1 - known.scores)
-    rows = {name: np.concatenate([getattr(older, name), getattr(known, name)]) for name in known.__dataclass_fields__}
-    assert p_of(Labels(**rows)).p == p_of(known).p
-
-
 def test_of_a_tenant_the_newest_labels_count_up_to_its_bound() -> None:
     mine = replace(near_the_target(400, 0), tenant=np.zeros(400, np.int32))
     assert p_of(mine, most_of_tenant=400).is_shown

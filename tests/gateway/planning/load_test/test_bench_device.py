@@ -232,14 +232,14 @@ def test_a_start_with_cards_says_how_to_measure_them_or_measures_them(
 
     measure_or_say_how(catalog, settings)
     said = capsys.readouterr().out
-    assert "card-0; `aio bench device --catalog one-card`" in said
+    assert "card-0 yet. Run `aio bench device --catalog one-card`" in said
     assert "AIO_MEASURE_CARDS" in said
     assert started.commands == []
 
     measure_or_say_how(catalog, replace(settings, measure_cards=True))
     assert started.commands[0][-2:] == ["bench", "device"]
     assert started.environments[0]["AIO_CATALOG"] == "one-card"
-    assert "served all the same" in capsys.readouterr().out
+    assert "serves them all the same" in capsys.readouterr().out
 
     report = DeviceReport(measured_at="2026-01-01T00:00:00+00:00", catalog="one-card", versions={}, groups=[])
     groups = [measured("NVIDIA L4", group="card-0")]
