@@ -42,7 +42,7 @@ _COMMANDS = {
     "demo": ("replay.commands:demo", "The whole loop with a model that answers here, in two to four minutes."),
     "demo-replay": ("replay.commands:demo_replay", "The whole loop on declared answers, in under two minutes."),
     "replay": ("replay.commands:replay", "The whole gateway in front of recorded answers."),
-    "retrainings": ("replay.retrainings:retrainings", "How often retrainings promote, and what an oracle says."),
+    "retrainings": ("replay.commands:retrainings", "How often retrainings promote, and what an oracle says."),
     "utility": ("replay.commands:utility", "What routing is worth after so many labels."),
     "sessions": ("sessions.command:sessions", "The rules of sessions on recorded runs."),
     "agents": ("sessions.agents:agents", "Which models serve runs of agents, from few labelled tasks."),

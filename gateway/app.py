@@ -251,7 +251,7 @@ class Composition:
         self._screen = _screen_of(self.metrics, catalog)
         if settings.chat_queue != "off" and not settings.redis_url:
             raise SettingsError(f"AIO_CHAT_QUEUE={settings.chat_queue} needs AIO_REDIS_URL, where the queue is")
-        self._chat_queue: ChatQueue | None = None
+        self._queued: Callable[[Tier], Tier] | None = None
         self.chat_worker: ChatWorker | None = None
         if settings.gpu_exporters:
             from gateway.telemetry.gpu_exporters import GpuExporters
@@ -275,12 +275,12 @@ class Composition:
             await self._start_chat_worker(stores.redis, models.engine)
         return operations
 
-    async def _start_chat_queue(self, redis: RedisStore, cores: list[str]) -> Mapping[str, CoreClient]:
-        """Queue what the tiers are asked; return the clients of the cores that workers have."""
+    async def _start_chat_queue(self, redis: RedisStore) -> "ChatQueue":
+        """Start the queue of what the tiers are asked."""
         from gateway.runtime.chat_queue.queued_tier import ChatQueue
 
         settings = self.settings
-        queue = self._chat_queue = ChatQueue(
+        queue = ChatQueue(
             redis,
             settings.redis_url,
             settings.chat_queue_lease_seconds,
@@ -288,7 +288,7 @@ class Composition:
             self.metrics.chat_queue.show,
         )
         await self.stack.enter_async_context(queue.running())
-        return queue.cores(cores)
+        return queue
 
     async def _start_chat_worker(self, redis: RedisStore, engine: Engine) -> None:
         """Answer chats of the queue."""
@@ -331,11 +331,10 @@ class Composition:
         threads = TextThreads(when_quiet=trim_heap)
         stack.callback(threads.close)
         engines: Mapping[str, StatusOf] = {}
-        cores, queued = self._cores, None
+        cores = self._cores
         if settings.chat_queue == "put" and stores.redis is not None:
-            names = catalog.core_names if self._tiers is None else []
-            cores = await self._start_chat_queue(stores.redis, names)
-            queued = None if self._chat_queue is None else self._chat_queue.queued
+            queue = await self._start_chat_queue(stores.redis)
+            cores, self._queued = queue.cores(catalog.core_names if self._tiers is None else []), queue.queued
         elif self._tiers is None and catalog.engines:
             from gateway.runtime.engines.running_engines import running_engines
 
@@ -343,7 +342,7 @@ class Composition:
             running = running_engines(catalog, settings.data_path, owned=self._peers is None)
             engines = (await stack.enter_async_context(running)).status
         engine = await stack.enter_async_context(
-            running_engine(settings, catalog, self._tiers, cores, threads, engines, self._load_failed, queued)
+            running_engine(settings, catalog, self._tiers, cores, threads, engines, self._load_failed, self._queued)
         )
         embedders = {spec.name: _embedder(spec, engine.cores) for spec in catalog.embeddings}
         stack.push_async_callback(close_clients, embedders)
@@ -439,7 +438,7 @@ class Composition:
             begin=stores.ledger.begin,
         )
         service.screen = self._screen
-        service.continues_streams = self._chat_queue is not None
+        service.continues_streams = self._queued is not None
         stack.push_async_callback(service.close_screen)
         if self._redaction is None:
             # Where texts are stored without what is private, they are not stored as they are.
@@ -594,7 +593,7 @@ class Composition:
             self.catalog,
             models.engine.targets,
             models.embedders,
-            None if self._chat_queue is None else self._chat_queue.queued,
+            self._queued,
         )
 
     async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:

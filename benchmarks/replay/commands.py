@@ -1,4 +1,4 @@
-"""`python -m benchmarks demo`, on real answers; `demo-replay`, `replay`, `utility`, on recorded ones."""
+"""`python -m benchmarks demo`, on real answers; `demo-replay`, `replay`, `retrainings`, `utility`, on recorded ones."""
 
 import asyncio
 import sys
@@ -11,16 +11,23 @@ from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as replay_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.figures import Figure
+from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.ladder_demo import QUESTIONS
 from benchmarks.replay.ladder_demo import demo as ladder_demo
 from benchmarks.replay.lives import Gains, gains
+from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import CUSTOMER_MODELS, recorded_ladder
+from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.report import report
+from benchmarks.replay.retrainings import drawn_lines, retrained
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from benchmarks.replay.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from classifier.training.data.dataset import data_folder
 from gateway.cli.options import FILE, NEW_FILE
+
+_data_option = click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
+)
 
 
 @click.command()
@@ -49,9 +56,7 @@ def demo_replay(seed: int) -> None:
 
 @click.command()
 @click.argument("ladder", type=click.Choice(["arena", *CUSTOMER_MODELS, "own"]), default="arena")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
-)
+@_data_option
 @click.option("--folds", type=click.IntRange(min=2), default=5, help="Deployments; each holds out one.")
 @click.option("--only", type=click.IntRange(min=1), help="So many of the folds.  [all]")
 @click.option("--prompts", type=click.IntRange(min=50), default=1000, help="Of the ladder, at most.")
@@ -83,7 +88,7 @@ def replay(
     if ladder == "own":
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:
-        recorded = recorded_ladder(ladder, data or data_folder())
+        recorded = _recorded(ladder, data or data_folder())
         plans = recorded_plans(recorded, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
     if lives is not None:
         click.echo(_lived_often(ladder, gains(plans, lives, noise)))
@@ -95,6 +100,34 @@ def replay(
     click.echo(report(lived, checks_by_fold))
     if not all(check.passed for fold in checks_by_fold for check in fold):
         sys.exit(1)
+
+
+@click.command()
+@click.argument("ladder", type=click.Choice([*CUSTOMER_MODELS, "own"]), default="reasoning_gym")
+@_data_option
+@click.option("--draws", type=click.IntRange(min=1), default=25, help="Retrainings, each on labels of its own.")
+@click.option("--labels", type=click.IntRange(min=50), default=300, help="Before each.")
+@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, help="The judge's errors.")
+@click.option("--shuffle-labels", is_flag=True, help="Deal each tier's labels out to other prompts.")
+@click.option("--seed", default=1, help="Of the labels; the gate was chosen on seeds 0 and 2.")
+def retrainings(
+    ladder: str, data: Path | None, draws: int, labels: int, noise: float, shuffle_labels: bool, seed: int
+) -> None:
+    """How often retrainings on labels of a recorded LADDER promote, and how often an oracle agrees."""
+    prompts = own_prompts(1000, seed) if ladder == "own" else _recorded(ladder, data or data_folder())
+    try:
+        drawn = asyncio.run(retrained(prompts, draws, labels, noise, shuffled=shuffle_labels, seed=seed))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{ladder}: {draws} retrainings on {labels} {'shuffled ' if shuffle_labels else ''}labels, seed {seed}")
+    click.echo(drawn_lines(drawn))
+
+
+def _recorded(ladder: str, folder: Path) -> Ladder:
+    try:
+        return arena(folder) if ladder == "arena" else customers(folder, ladder)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
 
 
 def _lived_often(ladder: str, gained: Gains) -> str:

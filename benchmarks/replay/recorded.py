@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import click
-
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, made_answer
 from benchmarks.report.measurement import packed_rows
 
@@ -29,15 +27,6 @@ CUSTOMER_MODELS = {
 _INEXACT = ("f1", "coverage")
 # The files have outcomes only; so long are the answers that are made to carry them.
 MADE_TOKENS = (120, 140, 160, 200)
-
-
-def recorded_ladder(name: str, folder: Path) -> Ladder:
-    """Return the ladder `arena`, or the one of a source of customers, for a command. Raises `ClickException` where its
-    file is missing."""
-    try:
-        return arena(folder) if name == "arena" else customers(folder, name)
-    except FileNotFoundError as error:
-        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
 
 
 def arena(folder: Path) -> Ladder:

@@ -6,14 +6,12 @@ half of the prompts, which is never labelled. It says "a gain" if the candidate'
 both the incumbent's and that of the tiers' rates in the labels.
 """
 
-import asyncio
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.replay.figures import Float
 from benchmarks.replay.ladder import Ladder, uniform
-from benchmarks.replay.own_prompts import own_prompts
-from benchmarks.replay.recorded import CUSTOMER_MODELS, recorded_ladder
 from classifier.complexity.classes import adequacies, like_of
 from classifier.local.cells import Labels
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
-from classifier.training.data.dataset import data_folder
 from migrations.tables.quality import training_rows
 from quality.estimates.verified_sample import wilson_interval
 from quality.retraining.retrain import RetrainSettings, retrain
@@ -39,7 +34,6 @@ from quality.store.database import migrate, open_database
 from quality.verification.training_rows import encode_prompt, export_rows
 
 _DATABASE, _REGISTRY = "aio.db", "registry"
-_PROMPTS = 1000
 # Half width of a 95% interval in standard errors.
 _TWO_SIDED = 1.96
 
@@ -52,29 +46,6 @@ class Drawn(NamedTuple):
     has_gain: bool
     over_incumbent: float
     over_rates: float
-
-
-@click.command()
-@click.argument("ladder", type=click.Choice([*CUSTOMER_MODELS, "own"]), default="reasoning_gym")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
-)
-@click.option("--draws", type=click.IntRange(min=1), default=25, help="Retrainings, each on labels of its own.")
-@click.option("--labels", type=click.IntRange(min=50), default=300, help="Before each.")
-@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, help="The judge's errors.")
-@click.option("--shuffle-labels", is_flag=True, help="Deal each tier's labels out to other prompts.")
-@click.option("--seed", default=1, help="Of the labels; the gate was chosen on seeds 0 and 2.")
-def retrainings(
-    ladder: str, data: Path | None, draws: int, labels: int, noise: float, shuffle_labels: bool, seed: int
-) -> None:
-    """How often retrainings on labels of a recorded LADDER promote, and how often an oracle agrees."""
-    prompts = own_prompts(_PROMPTS, seed) if ladder == "own" else recorded_ladder(ladder, data or data_folder())
-    try:
-        drawn = asyncio.run(retrained(prompts, draws, labels, noise, shuffled=shuffle_labels, seed=seed))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"{ladder}: {draws} retrainings on {labels} {'shuffled ' if shuffle_labels else ''}labels, seed {seed}")
-    click.echo(drawn_lines(drawn))
 
 
 def drawn_lines(drawn: Sequence[Drawn]) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.local.cells import Labels
+from classifier.model.learned import inputs
 
 Float = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]
@@ -98,20 +99,16 @@ def _observed(labels: Labels, most_of_tenant: int) -> tuple[Numbers, Numbers]:
 
 
 def _linear(labels: Labels, row: Numbers) -> Float64:
-    """Return the kernel [m, m] that is linear in the embedding, the features and the classes, of mean 1 on its
-    diagonal."""
-    inputs = labels.embedding, _bounded(labels.surface), labels.classes
+    """Return the kernel [m, m] that is linear in the inputs of heads: classes, embedding and features, each of
+    mean 1 on its diagonal."""
+    classes, dim = labels.classes.shape[1], labels.embedding.shape[1]
+    together = inputs(labels.classes[row], labels.embedding[row], labels.surface[row]).astype(np.float64)
+    parts = np.split(together, [classes, classes + dim], axis=1)
     kernel: Float64 = np.zeros((len(row), len(row)))
-    for part in inputs:
-        centred = _centred(part[row].astype(np.float64))
-        kernel += centred @ centred.T / len(inputs)
+    for part in parts:
+        centred = _centred(part)
+        kernel += centred @ centred.T / len(parts)
     return kernel
-
-
-def _bounded(surface: Float) -> Float:
-    """Return features [n, f] of at most unit length, as heads take them."""
-    size: Float = np.sqrt(np.maximum(np.square(surface).sum(axis=1, keepdims=True), surface.shape[1]))
-    return surface / size
 
 
 def _centred(values: Float64) -> Float64:

@@ -144,7 +144,7 @@ SECONDS = 10.0
     "each edit). Its result tells AIO how the work ended. opencode has no hook for this.",
 )
 def launch(client: str, arguments: tuple[str, ...], url: str, key: str | None, check: str | None) -> None:
-    """Start the installed CLIENT with ARGS against the gateway.AIO sets variables and arguments for this one process,
+    """Start the installed CLIENT with ARGS against the gateway. AIO sets variables and arguments for this one process,
     and changes none of the client's own files. It prints what it set on standard error."""
     try:
         setup = client_setup(client, url, key, check)

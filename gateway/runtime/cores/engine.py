@@ -262,8 +262,8 @@ async def running_engine(
             tiers = [_reloadable(through(tier)) for tier in build_tiers(catalog, cores, threads, engine_status)]
             if settings.role == "all":
                 cores = {name: _replaceable(name, core) for name, core in cores.items()}
-        elif queued is not None:
-            tiers = [queued(tier) for tier in tiers]
+        else:
+            tiers = [through(tier) for tier in tiers]
         targets = [ReloadableTier(through(target)) for target in build_targets(catalog)]
         async with _started(settings, Engine(tiers, cores or {}, targets), load_failed) as engine:
             yield engine
